@@ -27,6 +27,20 @@ struct tutti_python_progress { void *interrupt; long thread; int64_t due_ns; };
 int tutti_python_progress(void *progress);
 static char *const TUTTI_PYTHON_DIGEST;
 extern "Python" int tutti_python_signals(void *interrupt);
+extern "Python" void tutti_python_done(void *context, tutti_work_t *work, enum tutti_status status);
+extern "Python" {
+    enum tutti_status tutti_python_set(void *context, const char *key, const void *value, size_t size);
+    enum tutti_status tutti_python_get(void *context, const char *key, int64_t timeout_ms, void *value,
+                                       size_t capacity, size_t *size);
+    enum tutti_status tutti_python_wait(void *context, const char *const *keys, size_t count, int64_t timeout_ms);
+    enum tutti_status tutti_python_add(void *context, const char *key, int64_t amount, int64_t *result);
+    enum tutti_status tutti_python_check(void *context, const char *const *keys, size_t count, bool *exists);
+    enum tutti_status tutti_python_compare_set(void *context, const char *key, const void *expected,
+                                               size_t expected_size, const void *desired, size_t desired_size,
+                                               void *value, size_t capacity, size_t *size);
+    enum tutti_status tutti_python_delete_key(void *context, const char *key, bool *deleted);
+    enum tutti_status tutti_python_num_keys(void *context, int64_t *count);
+}
 extern "Python" void tutti_python_log(void *context, enum tutti_log_level level, const char *line);
 """
 

@@ -9,12 +9,16 @@
 tutti._lib and tutti._ffi are the C interface by cffi: tutti._lib.tutti_all_reduce(...), tutti._ffi.new(...).
 """
 
-from tutti._comm import CallOptions, Communicator, CommunicatorOptions
+from tutti._buffers import DeviceMemory
+from tutti._comm import CallOptions, Communicator, CommunicatorOptions, Shrunk
 from tutti._dtypes import AVG, BAND, BOR, BXOR, MAX, MIN, PROD, SUM, Op, premul_sum
 from tutti._errors import (
     AbortedError, ConcurrentError, CudaError, DeclinedError, Error, InvalidError, MismatchError, NoMemoryError,
     PeerDeadError, SystemCallError, TimeoutError, VersionError)
+from tutti._info import info, links, set_log
+from tutti._pg import ProcessGroup, SparseTensor, SubmitOptions, Work
 from tutti._store import Launcher, Store, launcher
+from tutti._symm import SymmetricGroup, SymmetricMemory
 from tutti._tutti import ffi as _ffi
 from tutti._tutti import lib as _lib
 
@@ -23,5 +27,8 @@ __all__ = [
     "AVG", "BAND", "BOR", "BXOR", "MAX", "MIN", "PROD", "SUM", "Op", "premul_sum",
     "AbortedError", "ConcurrentError", "CudaError", "DeclinedError", "Error", "InvalidError", "MismatchError",
     "NoMemoryError", "PeerDeadError", "SystemCallError", "TimeoutError", "VersionError",
-    "CallOptions", "Communicator", "CommunicatorOptions", "Launcher", "Store", "launcher",
+    "CallOptions", "Communicator", "CommunicatorOptions", "Shrunk",
+    "ProcessGroup", "SparseTensor", "SubmitOptions", "Work",
+    "DeviceMemory", "SymmetricGroup", "SymmetricMemory",
+    "Launcher", "Store", "info", "launcher", "links", "set_log",
 ]

@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Tuple
 
 import numpy as np
 
-from tutti._dtypes import DTYPES, dtype_value
+from tutti._dtypes import DTYPES, dtype_value, numpy_dtype
 from tutti._errors import InvalidError
-from tutti._tutti import ffi
+from tutti._tutti import ffi, lib
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # of DLPack
 _BYTES = ffi.typeof("char[]")
 _from_buffer = ffi.from_buffer
+_TENSOR_SIZE = ffi.sizeof("struct tutti_tensor")
 _READ_ONLY = 1
 
 
+Array = Any  # a numpy array, an object with __dlpack__, or one with a buffer
 # Address, value of enum tutti_dtype, number of elements, and an object whose life keeps the memory.
 Operand = Tuple[Any, int, int, Any]
 
@@ -29,13 +32,52 @@ def operand(array: Any, writable: bool, stream: int = 0) -> Operand:
         except (ValueError, BufferError) as error:
             raise InvalidError(f"an array of shape {array.shape}: {error}") from None
         return address, dtype_value(array.dtype), array.size, address
-    if hasattr(array, "__dlpack__"):
-        return _from_dlpack(array, writable, stream)
+    if not hasattr(array, "__dlpack__"):
+        return operand(_viewed(array), writable)
+    tensor, owner = _exported(array, writable, stream)
+    return _address(tensor), _dlpack_dtype(tensor.dtype), check_row_major(tensor, tensor.shape), owner
+
+
+def check_row_major(tensor: Any, sizes: Any) -> int:
+    """The number of elements of a struct dl_tensor or tutti_tensor."""
+    count = 1
+    for i in reversed(range(tensor.dims)):
+        if tensor.strides and sizes[i] > 1 and tensor.strides[i] != count:
+            raise InvalidError(f"an array of shape {tuple(sizes[0:tensor.dims])} is not C-contiguous")
+        count *= sizes[i]
+    return count
+
+
+def _viewed(array: Any) -> np.ndarray[Any, Any]:
+    """An object with a buffer, such as a bytearray, as a numpy array."""
     try:
-        view = memoryview(array)
+        return np.asarray(memoryview(array))
     except TypeError:
         raise InvalidError(f"{type(array).__name__} is no array: it has neither __dlpack__ nor a buffer") from None
-    return operand(np.asarray(view), writable)
+
+
+def fill_tensor(tensor: Any, array: Any, writable: bool, stream: int = 0) -> Any:
+    """Describes an array, which is dense with its dimensions in any order, in a struct tutti_tensor. Returns an object
+    whose life keeps the memory and the description."""
+    tensor.struct_size = _TENSOR_SIZE
+    if not isinstance(array, np.ndarray):
+        if hasattr(array, "__dlpack__"):
+            exported, owner = _exported(array, writable, stream)
+            tensor.data, tensor.dtype = _address(exported), _dlpack_dtype(exported.dtype)
+            tensor.dims, tensor.sizes, tensor.strides = exported.dims, exported.shape, exported.strides
+            if exported.device_type in (CUDA, CUDA_MANAGED):
+                tensor.device, tensor.device_index = lib.TUTTI_DEVICE_CUDA, exported.device_id
+            return owner
+        array = _viewed(array)
+    if writable and not array.flags.writeable:
+        raise InvalidError(f"an array of shape {array.shape} is read-only")
+    if any(stride % array.itemsize for stride in array.strides):
+        raise InvalidError(f"an array of shape {array.shape} has strides that are no multiples of its elements")
+    sizes = ffi.new("int64_t[]", array.shape)
+    strides = ffi.new("int64_t[]", [stride // array.itemsize for stride in array.strides])
+    tensor.data, tensor.dtype = ffi.cast("void *", array.__array_interface__["data"][0]), dtype_value(array.dtype)
+    tensor.dims, tensor.sizes, tensor.strides = array.ndim, sizes, strides
+    return array, sizes, strides
 
 
 def stream_value(stream: Any) -> int:
@@ -66,8 +108,11 @@ def _dlpack_dtype(dtype: Any) -> int:
     return value
 
 
-def _capsule(array: Any, stream: int) -> tuple[Any, bool]:
-    """The array's DLPack capsule, and whether it has a version. The producer makes `stream` wait for the array."""
+def _exported(array: Any, writable: bool, stream: int) -> tuple[Any, Any]:
+    """The struct dl_tensor of an array, and an object whose life keeps it. The producer of memory of a device makes
+    `stream` wait for the array."""
+    import ctypes
+
     options = {}
     if array.__dlpack_device__()[0] in (CUDA, CUDA_MANAGED):
         options["stream"] = stream or 1  # 1 is the legacy default stream
@@ -75,24 +120,34 @@ def _capsule(array: Any, stream: int) -> tuple[Any, bool]:
         capsule = array.__dlpack__(max_version=(1, 0), **options)
     except TypeError:  # from a producer before DLPack 1.0
         capsule = array.__dlpack__(**options)
-    return capsule, '"dltensor_versioned"' in repr(capsule)
-
-
-def _from_dlpack(array: Any, writable: bool, stream: int) -> Operand:
-    import ctypes
-
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    capsule, versioned = _capsule(array, stream)
-    address = get(capsule, b"dltensor_versioned" if versioned else b"dltensor")
-    managed = ffi.cast("struct dl_managed_versioned *" if versioned else "struct dl_managed *", address)
-    if versioned and writable and managed.flags & _READ_ONLY:
+    owner = capsule, array
+    if '"dltensor_versioned"' not in repr(capsule):
+        return ffi.cast("struct dl_managed *", get(capsule, b"dltensor")).tensor, owner
+    managed = ffi.cast("struct dl_managed_versioned *", get(capsule, b"dltensor_versioned"))
+    if writable and managed.flags & _READ_ONLY:
         raise InvalidError(f"{type(array).__name__} is read-only")
-    tensor = managed.tensor
-    count = 1
-    for i in reversed(range(tensor.dims)):
-        if tensor.strides and tensor.shape[i] > 1 and tensor.strides[i] != count:
-            raise InvalidError(f"an array of shape {tuple(tensor.shape[0:tensor.dims])} is not C-contiguous")
-        count *= tensor.shape[i]
-    address = ffi.cast("char *", tensor.data) + tensor.byte_offset
-    return address, _dlpack_dtype(tensor.dtype), count, (capsule, array)
+    return managed.tensor, owner
+
+
+def _address(tensor: Any) -> Any:
+    return ffi.cast("char *", tensor.data) + tensor.byte_offset
+
+
+class DeviceMemory:
+    """Memory of a CUDA device, as CuPy, PyTorch (torch.as_tensor) and Numba take it. bfloat16 and float8 appear as
+    unsigned integers of their size."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: int, owner: Any) -> None:
+        self.shape, self._owner = shape, owner
+        self.__cuda_array_interface__ = {
+            "version": 3, "shape": shape, "typestr": numpy_dtype(dtype, extended=False).str, "data": (address, False)}
+
+
+def host_array(address: Any, shape: tuple[int, ...], dtype: int, owner: Any) -> np.ndarray[Any, Any]:
+    """Memory of the host as an array that keeps its owner alive."""
+    of = numpy_dtype(dtype)
+    size = of.itemsize * math.prod(shape)
+    kept = ffi.gc(ffi.cast("char *", address), lambda _: owner)
+    return np.frombuffer(ffi.buffer(kept, size), of).reshape(shape)

@@ -4,20 +4,32 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Sequence, TypedDict, TypeVar
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence, TypedDict
 
-from tutti._buffers import Operand, operand, stream_value
-from tutti._dtypes import Op, algorithm_value, op_handle
-from tutti._errors import InvalidError, make_error, milliseconds
+from tutti._buffers import Array, operand, stream_value
+from tutti._dtypes import Op, algorithm_value, named_dtype, op_handle
+from tutti._errors import InvalidError, check, make_error, milliseconds, text
 from tutti._store import Store, launcher
 from tutti._tutti import ffi, lib
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-T = TypeVar("T")
-_DEVICES = {"cpu": lib.TUTTI_DEVICE_CPU, "cuda": lib.TUTTI_DEVICE_CUDA}
+DEVICES = {"cpu": lib.TUTTI_DEVICE_CPU, "cuda": lib.TUTTI_DEVICE_CUDA}
 _SIZE_OF_OPTIONS = ffi.sizeof("struct tutti_call_options")
+
+
+class Shrunk(NamedTuple):
+    """The result of Communicator.shrink(). Operations count from 1; 0 is none."""
+
+    comm: Communicator
+    new_ranks: list[int]
+    """By old rank; -1: left out."""
+    completed_by_all: int
+    """The last operation of the old communicator that all ranks of the new one have completed."""
+    completed_by_any: int
+    """The last that any of them has completed."""
 
 
 class CommunicatorOptions(TypedDict, total=False):
@@ -53,6 +65,20 @@ class CallOptions(TypedDict, total=False):
     stream: Any
 
 
+# Without options: no stream, no struct.
+_NOTHING: tuple[int, Any, Any] = 0, ffi.NULL, ffi.NULL
+
+
+def _differ(send: tuple[Any, ...], send_blocks: int, recv: tuple[Any, ...], recv_blocks: int) -> InvalidError:
+    def describe(name: str, given: tuple[Any, ...], blocks: int) -> str:
+        if given[0] < 0:
+            return f"{name} is None"
+        dtype = text(lib.tutti_dtype_name(given[0]))
+        return f"{name} has {given[1]} elements of {dtype} for {blocks} block{'s' if blocks > 1 else ''}"
+
+    return InvalidError(f"send and recv do not fit: {describe('send', send, send_blocks)}, {describe('recv', recv, recv_blocks)}")
+
+
 class _Interrupt:
     """The exception that a signal handler raised while an operation waited."""
 
@@ -82,9 +108,9 @@ def _comm_options(given: CommunicatorOptions, world_size: int) -> tuple[Any, lis
         kept.append(ffi.new("char[]", given["name"].encode()))
         options.name = kept[-1]
     device = given.get("device", "cpu")
-    if device not in _DEVICES:
+    if device not in DEVICES:
         raise InvalidError(f"no device {device!r}: cpu or cuda")
-    options.device = _DEVICES[device]
+    options.device = DEVICES[device]
     options.timeout_ms = milliseconds(given.get("timeout"))
     options.buffer_size = given.get("buffer_size", 0)
     options.arena_bytes = given.get("arena_bytes", 0)
@@ -122,6 +148,7 @@ class Communicator:
     _store: Store | None
     _interrupt: _Interrupt
     _kept: Any
+    _groups: weakref.WeakSet[Any]  # process groups, to be closed first
     rank: int
     world_size: int
 
@@ -156,13 +183,14 @@ class Communicator:
         comm = ffi.new("tutti_comm_t **")
         status = lib.tutti_comm_create(store.handle, rank, world_size, given, comm)
         if status:
-            raise make_error(status)
+            raise make_error(status) from store.exception
         return cls._of(comm[0], interrupt, kept)
 
     @classmethod
     def _of(cls, handle: Any, interrupt: _Interrupt, kept: Any) -> Communicator:
         comm = cls.__new__(cls)
         comm._handle, comm._interrupt, comm._kept, comm._store = handle, interrupt, kept, None
+        comm._groups = weakref.WeakSet()
         comm.rank = lib.tutti_comm_rank(handle)
         comm.world_size = lib.tutti_comm_world_size(handle)
         return comm
@@ -181,31 +209,203 @@ class Communicator:
             raise exception
         if not self._handle:
             raise InvalidError("the communicator is closed")
-        error = make_error(status)
-        fault = ffi.new("struct tutti_fault *", {"struct_size": ffi.sizeof("struct tutti_fault")})
-        if lib.tutti_comm_status(self._handle, fault) == status and fault.status == status:
-            error.rank, error.sequence = fault.rank, fault.sequence
-            error.peer = None if fault.peer < 0 else fault.peer
-        raise error
+        raise make_error(status, lambda fault: lib.tutti_comm_status(self._handle, fault))
 
-    def all_reduce(self, send: Any, recv: Any = None, op: str | Op = "sum", **options: Unpack[CallOptions]) -> Any:
-        """Sets recv[i] on every rank to op over all ranks' send[i]. Returns recv. recv None: in place, in send.
+    def _extra(self, options: CallOptions) -> tuple[int, Any, Any]:
+        """The stream, as an integer and as C has it, and a struct tutti_call_options * or NULL."""
+        if not options:
+            return _NOTHING
+        unknown = options.keys() - CallOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+        stream = stream_value(options.get("stream"))
+        return stream, ffi.cast("tutti_stream_t", stream), ffi.new("struct tutti_call_options *", {
+            "struct_size": _SIZE_OF_OPTIONS, "timeout_ms": milliseconds(options.get("timeout")),
+            "algo": algorithm_value(options.get("algorithm")),
+            "flags": 0 if options.get("zero_copy", True) else lib.TUTTI_CALL_NO_ZERO_COPY})
 
-        The result has the same bits on all ranks, for every size and algorithm (except "ring").
+    def all_reduce(self, send: Array, recv: Array | None = None, op: str | Op = "sum",
+                   **options: Unpack[CallOptions]) -> Any:
+        """Sets recv[i] on every rank to op over all ranks' send[i]. recv None: in place. Returns recv.
+
+        The result has the same bits on all ranks, for every size and algorithm except "ring".
         """
-        source, dtype, count, _ = operand(send, recv is None)
+        stream, c_stream, extra = self._extra(options) if options else _NOTHING
+        source, dtype, count, _kept = operand(send, recv is None, stream)
         target = source
         if recv is not None:
-            target, *same, _ = operand(recv, True)
-            if same != [dtype, count]:
-                raise InvalidError("send and recv differ in dtype or size")
-        status = lib.tutti_all_reduce(source, target, count, dtype, op_handle(op), self._handle, ffi.NULL)
+            target, to_dtype, to_count, _kept_too = operand(recv, True, stream)
+            if to_count != count or to_dtype != dtype:
+                raise _differ((dtype, count), 1, (to_dtype, to_count), 1)
+        status = lib.tutti_all_reduce_with(
+            source, target, count, dtype, op_handle(op), self._handle, c_stream, extra)
         if status:
             self._raise(status)
         return send if recv is None else recv
 
+    def _run(self, function: Any, send: Array | None, recv: Array | None, send_blocks: int, recv_blocks: int,
+             options: CallOptions, *arguments: Any) -> Any:
+        """Calls function(send, recv, count, dtype, *arguments, ...) and returns recv; None is NULL. send and recv have so
+        many blocks of `count` elements."""
+        stream, c_stream, extra = self._extra(options)
+        source = (ffi.NULL, -1, -1, None) if send is None else operand(send, False, stream)
+        target = (ffi.NULL, -1, -1, None) if recv is None else operand(recv, True, stream)
+        (_, dtype, count, _), blocks = (target, recv_blocks) if send is None else (source, send_blocks)
+        count, rest = divmod(count, blocks)  # of a block
+        if dtype < 0 or rest or recv is not None and target[1:3] != (dtype, count * recv_blocks):
+            raise _differ(source[1:3], send_blocks, target[1:3], recv_blocks)
+        status = function(source[0], target[0], count, dtype, *arguments, self._handle, c_stream, extra)
+        if status:
+            self._raise(status)
+        return recv
+
+    def all_gather(self, send: Array, recv: Array, **options: Unpack[CallOptions]) -> Any:
+        """Gathers one block from each rank: block r of recv is rank r's send. Returns recv.
+
+        recv has world_size times the elements of send. In place, send is this rank's block of recv.
+        """
+        return self._run(lib.tutti_all_gather_with, send, recv, 1, self.world_size, options)
+
+    def reduce_scatter(self, send: Array, recv: Array, op: str | Op = "sum", **options: Unpack[CallOptions]) -> Any:
+        """Reduces one block for each rank: recv on rank r is op over all ranks' block r of send. Returns recv.
+
+        send has world_size times the elements of recv. In place, recv is this rank's block of send.
+        """
+        return self._run(lib.tutti_reduce_scatter_with, send, recv, self.world_size, 1, options, op_handle(op))
+
+    def all_to_all(self, send: Array, recv: Array | None = None, **options: Unpack[CallOptions]) -> Any:
+        """Sends one block to each rank: block r of recv on rank p is block p of send on rank r. Returns recv.
+
+        send and recv have world_size blocks of one size. recv None: in place.
+        """
+        return self._run(lib.tutti_all_to_all_with, send, send if recv is None else recv, self.world_size,
+                         self.world_size, options)
+
+    def broadcast(self, send: Array | None, recv: Array | None = None, root: int = 0,
+                  **options: Unpack[CallOptions]) -> Any:
+        """Sets recv on every rank to the root's send. Returns recv. recv None: the array `send` receives.
+
+        The other ranks may pass None for send.
+        """
+        recv = send if recv is None else recv
+        return self._run(lib.tutti_broadcast_with, send if self.rank == root else None, recv, 1, 1, options, root)
+
+    def reduce(self, send: Array, recv: Array | None = None, op: str | Op = "sum", root: int = 0,
+               **options: Unpack[CallOptions]) -> Any:
+        """Sets recv on the root to op over all ranks' send, with the bits of the all-reduce. Returns recv, the root's.
+
+        recv None: in place at the root. The other ranks' recv is ignored.
+        """
+        recv = None if self.rank != root else send if recv is None else recv
+        return self._run(lib.tutti_reduce_with, send, recv, 1, 1, options, op_handle(op), root)
+
+    def gather(self, send: Array, recv: Array | None = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
+        """Sets block r of recv on the root to rank r's send. Returns recv, the root's.
+
+        recv has world_size times the elements of send; the other ranks' recv is ignored. In place, send is the root's
+        block of recv.
+        """
+        return self._run(lib.tutti_gather_with, send, recv if self.rank == root else None, 1, self.world_size, options,
+                         root)
+
+    def scatter(self, send: Array | None, recv: Array, root: int = 0, **options: Unpack[CallOptions]) -> Any:
+        """Sets recv on rank r to block r of the root's send. Returns recv.
+
+        send has world_size times the elements of recv; the other ranks' send is ignored. In place, recv is the root's
+        block of send.
+        """
+        return self._run(lib.tutti_scatter_with, send if self.rank == root else None, recv, self.world_size, 1, options,
+                         root)
+
+    def send(self, array: Array, peer: int, **options: Unpack[CallOptions]) -> None:
+        """Sends the elements of an array to rank `peer`, which takes them by recv(). Returns once array may be reused."""
+        stream, c_stream, extra = self._extra(options)
+        source, dtype, count, _kept = operand(array, False, stream)
+        status = lib.tutti_send_with(source, count, dtype, peer, self._handle, c_stream, extra)
+        if status:
+            self._raise(status)
+
+    def recv(self, array: Array, peer: int, **options: Unpack[CallOptions]) -> Any:
+        """Takes the next message of rank `peer`, of array's dtype and size. Returns array."""
+        stream, c_stream, extra = self._extra(options)
+        target, dtype, count, _kept = operand(array, True, stream)
+        status = lib.tutti_recv_with(target, count, dtype, peer, self._handle, c_stream, extra)
+        if status:
+            self._raise(status)
+        return array
+
+    def barrier(self, ranks: Sequence[int] = (), **options: Unpack[CallOptions]) -> None:
+        """Returns after every rank, or every rank of a subset that contains the caller, has called it."""
+        _, c_stream, extra = self._extra(options)
+        status = lib.tutti_barrier_with(self._handle, list(ranks) or ffi.NULL, len(ranks), c_stream, extra)
+        if status:
+            self._raise(status)
+
+    def algorithm(self, count: int, dtype: Any = "float32", op: str | Op = "sum",
+                  **options: Unpack[CallOptions]) -> tuple[str, str]:
+        """The algorithm that an all-reduce of count elements would use, and the reason. Local."""
+        algo, reason = ffi.new("enum tutti_algo *"), ffi.new("char **")
+        check(lib.tutti_comm_algorithm(self.handle, count, named_dtype(dtype), op_handle(op), self._extra(options)[2], algo,
+                                       reason))
+        return text(lib.tutti_algo_name(algo[0])), text(reason[0])
+
+    def status(self) -> None:
+        """Raises the exception of the fault with which the communicator has failed, if it has. Does not wait."""
+        status = lib.tutti_comm_status(self.handle, ffi.NULL)
+        if status:
+            self._raise(status)
+
+    def describe(self) -> dict[str, str]:
+        """Name, state, rank, world size, device, leaf order, algorithm, topology and its reason, memory, ... as text."""
+        size = lib.tutti_comm_describe(self.handle, ffi.NULL, 0) + 4096
+        buffer = ffi.new("char[]", size)
+        lib.tutti_comm_describe(self.handle, buffer, size)
+        found: dict[str, str] = {}
+        for line in text(buffer).splitlines():
+            key, _, value = line.partition(": ")
+            found[key] = f"{found[key]}\n{value}" if key in found else value  # a line of "links" for each rank
+        return found
+
+    def dump(self, pattern: str | None = None) -> None:
+        """Dumps this rank's flight recorder to a file, for `tutti diagnose`. Any thread may call it.
+
+        pattern: a directory, or a path with %r (rank), %p (process id), %n, %g, %h; None: as TUTTI_DUMP says.
+        """
+        check(lib.tutti_comm_dump(self.handle, ffi.NULL if pattern is None else pattern.encode()))
+
+    def finalize(self, timeout: float | None = None) -> None:
+        """Waits until the operations that this rank has enqueued have ended; the communicator then takes no more."""
+        status = lib.tutti_comm_finalize(self.handle, milliseconds(timeout))
+        if status:
+            self._raise(status)
+
+    def shrink(self, store: Store, exclude: Sequence[int] = (), timeout: float | None = None) -> Shrunk:
+        """A new communicator of the ranks that are left, which all call this, and what it has. Close the old one, too.
+
+        store    another handle to the store of this communicator, or any store that the ranks can reach
+        exclude  live ranks to leave out
+        timeout  seconds for the whole call; None: the communicator's
+
+        Raises DeclinedError (the others go on without this rank), TimeoutError, PeerDeadError, AbortedError,
+        ConcurrentError, MismatchError, NoMemoryError, SystemCallError, CudaError.
+        """
+        excluded, ranks = ffi.new("int[]", list(exclude)), ffi.new("int[]", self.world_size)
+        options = ffi.new("struct tutti_shrink_options *", {
+            "struct_size": ffi.sizeof("struct tutti_shrink_options"), "exclude": excluded if exclude else ffi.NULL,
+            "exclude_count": len(exclude), "timeout_ms": milliseconds(timeout)})
+        result = ffi.new("struct tutti_shrink_result *", {
+            "struct_size": ffi.sizeof("struct tutti_shrink_result"), "capacity": self.world_size, "new_ranks": ranks})
+        comm = ffi.new("tutti_comm_t **")
+        check(lib.tutti_comm_shrink(self.handle, store.handle, options, comm, result))
+        # The new communicator has the old one's progress function, and so its context.
+        return Shrunk(Communicator._of(comm[0], self._interrupt, self._kept), list(ranks), result.completed_by_all,
+                      result.completed_by_any)
+
     def close(self) -> None:
-        """Destroys the communicator. Local. Operations of peers that still need this rank get PeerDeadError."""
+        """Destroys the communicator, and its process groups. Local. Operations of peers that still need this rank get
+        PeerDeadError."""
+        for group in list(self._groups):
+            group.close()
         handle, self._handle = self._handle, ffi.NULL
         lib.tutti_comm_destroy(handle)
         store, self._store = self._store, None

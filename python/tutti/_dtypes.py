@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tutti._errors import InvalidError, check
+from tutti._errors import InvalidError, check, text
 from tutti._tutti import ffi, lib
 
 
-# Names that numpy, ml_dtypes and DLPack do not share with the library.
-_ALIASES = {"float8_e4m3fn": "float8_e4m3"}
-# Value of enum tutti_dtype by name.
-DTYPES = {ffi.string(lib.tutti_dtype_name(value)).decode(): value for value in range(lib.TUTTI_DTYPE_COUNT)}
+# Value of enum tutti_dtype by name, and their sizes in bytes.
+DTYPES = {text(lib.tutti_dtype_name(value)): value for value in range(lib.TUTTI_DTYPE_COUNT)}
 SIZES = [lib.tutti_dtype_size(value) for value in range(lib.TUTTI_DTYPE_COUNT)]
+# The names of ml_dtypes; its float8_e4m3 is another format than the library's.
+_EXTENDED = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
+_VALUES = {_EXTENDED.get(name, name): value for name, value in DTYPES.items()}
 _by_numpy: dict[np.dtype[Any], int] = {}
 
 
@@ -23,11 +24,34 @@ def dtype_value(dtype: np.dtype[Any]) -> int:
     """The value of enum tutti_dtype for a numpy dtype, also one of ml_dtypes."""
     value = _by_numpy.get(dtype)
     if value is None:
-        value = DTYPES.get(_ALIASES.get(dtype.name, dtype.name))
+        value = _VALUES.get(dtype.name)
         if value is None or not dtype.isnative:
-            raise InvalidError(f"dtype {dtype!r} is none of the library's: {', '.join(DTYPES)}, in native byte order")
+            raise InvalidError(f"dtype {dtype!r} is none of the library's: {', '.join(_VALUES)}, in native byte order")
         _by_numpy[dtype] = value
     return value
+
+
+def numpy_dtype(value: int, extended: bool = True) -> np.dtype[Any]:
+    """The numpy dtype for a value of enum tutti_dtype: of ml_dtypes if numpy lacks it; without ml_dtypes, or if not
+    `extended`, an unsigned integer of its size."""
+    name = next(name for name, found in DTYPES.items() if found == value)
+    dtype: np.dtype[Any] = np.dtype(f"u{SIZES[value]}")
+    if name not in _EXTENDED:
+        dtype = np.dtype(name)
+    elif extended:
+        try:
+            import ml_dtypes
+
+            dtype = np.dtype(getattr(ml_dtypes, _EXTENDED[name]))
+        except ImportError:
+            pass
+    return dtype
+
+
+def named_dtype(dtype: Any) -> int:
+    """The value of enum tutti_dtype for a name ("bfloat16") or for what numpy takes as a dtype."""
+    value = DTYPES.get(dtype) if isinstance(dtype, str) else None
+    return dtype_value(np.dtype(dtype)) if value is None else value
 
 
 class Op:
@@ -81,7 +105,7 @@ def premul_sum(scalar: float) -> Op:
 
 ALGORITHMS: dict[str | None, int] = {None: lib.TUTTI_ALGO_NONE}
 _value = 0
-while (_name := ffi.string(lib.tutti_algo_name(_value)).decode()) != "unknown":
+while (_name := text(lib.tutti_algo_name(_value))) != "unknown":
     ALGORITHMS[_name] = _value
     _value += 1
 

@@ -98,15 +98,28 @@ _CLASSES: dict[int, type[Error]] = {cls.status: cls for cls in (
     NoMemoryError, SystemCallError, CudaError, VersionError)}
 
 
-def make_error(status: int, fault: Any = None) -> Error:
-    """The exception of the calling thread's last error. fault: a struct tutti_fault * of the failed object."""
-    cls = _CLASSES.get(status, Error)
-    error = cls(ffi.string(lib.tutti_last_error()).decode(errors="replace"))
+def text(string: Any) -> str:
+    """A C string."""
+    return str(ffi.string(string).decode(errors="replace"))
+
+
+def error_of(status: int, message: str) -> Error:
+    """The exception of a status, with a message."""
+    error = _CLASSES.get(status, Error)(message)
     error.status = status
-    if fault is not None and fault.status == status:
-        error.rank = fault.rank
-        error.peer = None if fault.peer < 0 else fault.peer
-        error.sequence = fault.sequence
+    return error
+
+
+def make_error(status: int, fault_of: Any = None) -> Error:
+    """The exception of the calling thread's last error. fault_of(fault) fills the fault of the object that has failed."""
+    error = error_of(status, text(lib.tutti_last_error()))
+    if fault_of is not None:
+        fault = ffi.new("struct tutti_fault *", {"struct_size": ffi.sizeof("struct tutti_fault")})
+        fault_of(fault)
+        if fault.status == status:
+            error.rank = fault.rank
+            error.peer = None if fault.peer < 0 else fault.peer
+            error.sequence = fault.sequence
     return error
 
 

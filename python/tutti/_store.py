@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import builtins
+from datetime import timedelta
 from typing import Any, NamedTuple
 
-from tutti._errors import InvalidError, check, milliseconds
+from tutti._errors import InvalidError, check, milliseconds, text
 from tutti._tutti import ffi, lib
 
 
@@ -25,7 +27,7 @@ def launcher() -> Launcher:
     """Who launched this process. Raises InvalidError if no launcher is recognised or a variable is malformed."""
     found = ffi.new("struct tutti_launcher *", {"struct_size": ffi.sizeof("struct tutti_launcher")})
     check(lib.tutti_info_launcher(found))
-    return Launcher(ffi.string(found.name).decode(), found.rank, found.world_size, found.local_rank, found.local_size)
+    return Launcher(text(found.name), found.rank, found.world_size, found.local_rank, found.local_size)
 
 
 def _bytes(value: bytes | str) -> bytes:
@@ -47,15 +49,35 @@ class Store:
     def __init__(self, url: str = "env:", timeout: float | None = None) -> None:
         store = ffi.new("tutti_store_t **")
         self._handle = ffi.NULL
-        self._parent: Store | None = None
+        self._kept: Any = None
         check(lib.tutti_store_open(url.encode(), milliseconds(timeout), store))
         self._handle = store[0]
 
     @classmethod
-    def _of(cls, handle: Any, parent: Store | None = None) -> Store:
+    def _of(cls, handle: Any, kept: Any) -> Store:
         store = cls.__new__(cls)
-        store._handle, store._parent = handle, parent
+        store._handle, store._kept = handle, kept
         return store
+
+    @classmethod
+    def wrap(cls, store: Any) -> Store:
+        """A store of the caller's own: an object with the methods of torch.distributed.Store.
+
+        These are set, get, wait (with a datetime.timedelta), add, check, compare_set, delete_key and num_keys. Threads of
+        the library may call them, several at once; one that waits must not block the others.
+        """
+        own = _Wrapped(store)
+        context, handle = ffi.new_handle(own), ffi.new("tutti_store_t **")
+        ops = ffi.new("struct tutti_store_ops *", {"struct_size": ffi.sizeof("struct tutti_store_ops")})
+        for name in _OPS:
+            setattr(ops, name, getattr(lib, f"tutti_python_{name}"))
+        check(lib.tutti_store_from_ops(ops, context, handle))
+        return cls._of(handle[0], (own, context))
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The last exception of a wrapped store."""
+        return self._kept[0].exception if isinstance(self._kept, tuple) else None
 
     @property
     def handle(self) -> Any:
@@ -68,7 +90,7 @@ class Store:
     def url(self) -> str | None:
         """The URL with which another process can open the same store; None if there is none."""
         url = lib.tutti_store_url(self.handle)
-        return ffi.string(url).decode() if url else None
+        return text(url) if url else None
 
     def prefix(self, prefix: str) -> Store:
         """A view of this store in which all keys begin with "PREFIX/". Close it first."""
@@ -147,3 +169,99 @@ class Store:
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self.close()
+
+
+class _Wrapped:
+    """A store of the caller's, for the callbacks below."""
+
+    def __init__(self, store: Any) -> None:
+        self.store, self.exception = store, None
+
+
+_OPS: list[str] = []
+
+
+def _store_op(function: Any) -> Any:
+    """Makes a callback of struct tutti_store_ops of function(store, ...): what it raises becomes a status."""
+    name = function.__name__[1:]
+
+    def call(context: Any, *arguments: Any) -> int:
+        wrapped = ffi.from_handle(context)
+        try:
+            function(wrapped.store, *arguments)
+        except _TooLong:
+            return int(lib.TUTTI_ERR_INVALID)
+        except Exception as error:
+            wrapped.exception = error
+            late = isinstance(error, builtins.TimeoutError) or "time" in str(error).lower()  # c10d's DistStoreError
+            return int(lib.TUTTI_ERR_TIMEOUT if late else lib.TUTTI_ERR_SYSTEM)
+        return int(lib.TUTTI_OK)
+
+    ffi.def_extern(name=f"tutti_python_{name}", error=lib.TUTTI_ERR_SYSTEM)(call)
+    _OPS.append(name)
+    return call
+
+
+class _TooLong(Exception):
+    """A value is longer than the caller's buffer."""
+
+
+def _give(value: bytes, buffer: Any, capacity: int, size: Any) -> None:
+    if size:
+        size[0] = len(value)
+    if buffer:
+        ffi.memmove(buffer, value, min(len(value), capacity))
+        if len(value) > capacity:
+            raise _TooLong
+
+
+def _limit(timeout_ms: int) -> timedelta:
+    return timedelta(milliseconds=timeout_ms) if timeout_ms >= 0 else timedelta(days=365)
+
+
+@_store_op
+def _set(store: Any, key: Any, value: Any, size: int) -> None:
+    store.set(text(key), bytes(ffi.buffer(value, size)))
+
+
+@_store_op
+def _get(store: Any, key: Any, timeout_ms: int, value: Any, capacity: int, size: Any) -> None:
+    store.wait([text(key)], _limit(timeout_ms))
+    _give(store.get(text(key)), value, capacity, size)
+
+
+@_store_op
+def _wait(store: Any, keys: Any, count: int, timeout_ms: int) -> None:
+    store.wait([text(keys[i]) for i in range(count)], _limit(timeout_ms))
+
+
+@_store_op
+def _add(store: Any, key: Any, amount: int, result: Any) -> None:
+    found = store.add(text(key), amount)
+    if result:
+        result[0] = found
+
+
+@_store_op
+def _check(store: Any, keys: Any, count: int, exists: Any) -> None:
+    exists[0] = store.check([text(keys[i]) for i in range(count)])
+
+
+@_store_op
+def _compare_set(store: Any, key: Any, expected: Any, expected_size: int, desired: Any, desired_size: int, value: Any,
+                 capacity: int, size: Any) -> None:
+    found = store.compare_set(text(key), bytes(ffi.buffer(expected, expected_size)).decode(),
+                              bytes(ffi.buffer(desired, desired_size)).decode())
+    _give(found if isinstance(found, bytes) else found.encode(), value, capacity, size)
+
+
+@_store_op
+def _delete_key(store: Any, key: Any, deleted: Any) -> None:
+    found = store.delete_key(text(key))
+    if deleted:
+        deleted[0] = found
+
+
+@_store_op
+def _num_keys(store: Any, count: Any) -> None:
+    count[0] = store.num_keys()

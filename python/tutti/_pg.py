@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: MIT
+"""Process groups: asynchronous operations with tags, and their works."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypedDict
+
+from tutti._buffers import Array, DeviceMemory, check_row_major, fill_tensor, host_array, stream_value
+from tutti._comm import Communicator
+from tutti._dtypes import Op, op_handle
+from tutti._errors import Error, InvalidError, check, error_of, make_error, milliseconds, text
+from tutti._store import Store
+from tutti._tutti import ffi, lib
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_SLICE_MS = 50  # how long the main thread waits before it looks for signals
+
+
+class SubmitOptions(TypedDict, total=False):
+    """Options of an operation.
+
+    tag       operations of one tag run in the order of their submission; 0 is the default
+    timeout   seconds from the submission; None: the group's
+    callback  a future, or a function that is called once with None or the exception by the group's thread or by a thread that waits for a work. It may
+              submit operations; it must not wait for one or close the group. The exception has the class of the fault,
+              Work.wait() has the full text
+    stream    of CUDA tensors: the operation waits for the work that is on it now
+    """
+
+    tag: int
+    timeout: float | None
+    callback: Callable[[Error | None], object] | Future[None] | None
+    stream: Any
+
+
+class SparseTensor(NamedTuple):
+    """A tensor in coordinate form: entry i has the index indices[:, i] and the row values[i].
+
+    indices  int64, sparse dimensions x entries
+    values   entries x dense sizes
+    shape    the sizes of the sparse dimensions, then of the dense ones
+    """
+
+    indices: Array
+    values: Array
+    shape: tuple[int, ...]
+
+
+class Work:
+    """An operation under way. It keeps the operation's arrays; nothing else may use them until it is done."""
+
+    def __init__(self, handle: Any, kept: Any = None) -> None:
+        self._handle, self._kept = handle, kept
+
+    @property
+    def handle(self) -> Any:
+        """The tutti_work_t *, for calls of tutti._lib."""
+        return self._handle
+
+    def _raise(self, status: int) -> None:
+        raise make_error(status, lambda fault: lib.tutti_work_fault(self._handle, fault))
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the operation has ended; raises its exception.
+
+        timeout: in seconds; if it expires, TimeoutError is raised, and the operation goes on. None: as long as the
+        operation's own time-out lets it take.
+        """
+        end = None if timeout is None or timeout < 0 else time.monotonic() + timeout
+        in_main = threading.current_thread() is threading.main_thread()
+        while True:
+            # Python runs signal handlers between the calls.
+            limit = _SLICE_MS if in_main else -1
+            if end is not None:
+                left = max(1, round((end - time.monotonic()) * 1000))
+                limit = left if limit < 0 else min(limit, left)
+            status = lib.tutti_work_wait_host(self._handle, limit)
+            expired = end is not None and time.monotonic() >= end
+            if status == lib.TUTTI_ERR_TIMEOUT and not expired and not self._test()[0]:
+                continue
+            if status:
+                self._raise(status)
+            return
+
+    def _test(self) -> tuple[bool, int]:
+        done = ffi.new("bool *")
+        status = lib.tutti_work_test(self._handle, done)
+        return bool(done[0]), status
+
+    def test(self) -> bool:
+        """Whether the operation has ended; raises its exception if it has failed."""
+        done, status = self._test()
+        if status:
+            self._raise(status)
+        return done
+
+    def wait_stream(self, stream: Any = None) -> None:
+        """Makes a CUDA stream wait for the results. The host does not wait."""
+        check(lib.tutti_work_wait_stream(self._handle, ffi.cast("tutti_stream_t", stream_value(stream))))
+
+    def sparse_result(self) -> SparseTensor:
+        """The coalesced result of a sparse sum: views of the work's memory, which nobody may write to."""
+        found = ffi.new("struct tutti_sparse_tensor *", {"struct_size": ffi.sizeof("struct tutti_sparse_tensor")})
+        check(lib.tutti_work_sparse_result(self._handle, found))
+        shape = tuple(found.sizes[0:found.sparse_dim + found.dense_dim])
+        make: Any = DeviceMemory if found.device == lib.TUTTI_DEVICE_CUDA else host_array
+        indices = make(found.indices, (found.sparse_dim, found.nnz), lib.TUTTI_INT64, self)
+        values = make(found.values, (found.nnz, *shape[found.sparse_dim:]), found.dtype, self)
+        return SparseTensor(indices, values, shape)
+
+    @property
+    def title(self) -> str:
+        """What the operation does: "all_reduce of 2 x 12 float32, sum"."""
+        return text(lib.tutti_work_title(self._handle))
+
+    @property
+    def tag(self) -> int:
+        return int(lib.tutti_work_tag(self._handle))
+
+    @property
+    def sequence(self) -> int:
+        """The number of the operation in its tag, from 1."""
+        return int(lib.tutti_work_sequence(self._handle))
+
+    def __del__(self) -> None:
+        if not self._test()[0]:
+            _left.append((self._handle, self._kept))
+        else:
+            lib.tutti_work_destroy(self._handle)
+
+    def __repr__(self) -> str:
+        return f"<tutti.Work {self.title}>"
+
+
+# Works that were dropped before they were done, with their arrays.
+_left: deque[tuple[Any, Any]] = deque()
+
+
+def _destroy_left() -> None:
+    done, pending = ffi.new("bool *"), []
+    while _left:
+        try:
+            left = _left.popleft()
+        except IndexError:  # another thread was faster
+            break
+        lib.tutti_work_test(left[0], done)
+        if done[0]:
+            lib.tutti_work_destroy(left[0])
+        else:
+            pending.append(left)
+    _left.extend(pending)
+
+
+_callbacks: set[Any] = set()  # handles, until the library has called them
+
+
+@ffi.def_extern(name="tutti_python_done")  # type: ignore[untyped-decorator]
+def _call_back(context: Any, work: Any, status: int) -> None:
+    callback = ffi.from_handle(context)
+    _callbacks.discard(context)
+    error = None
+    if status:
+        error = error_of(status, f"{text(lib.tutti_work_title(work))}: {text(lib.tutti_status_text(status))}")
+    if not isinstance(callback, Future):
+        callback(error)
+    elif error:
+        callback.set_exception(error)
+    else:
+        callback.set_result(None)
+
+
+def _listed(arrays: Array | Sequence[Array]) -> Sequence[Array]:
+    return arrays if isinstance(arrays, (list, tuple)) else [arrays]
+
+
+class ProcessGroup:
+    """Asynchronous operations of the ranks of a communicator, or of some of them.
+
+    comm     without `ranks`, on a CPU communicator: it serves only the group from then on
+    ranks    the members, equal on all of them; their order gives the ranks of the group. They meet at the store
+    timeout  seconds, of operations that name none; None: the communicator's
+    threads  that reduce large CUDA tensors on the host; 0: half of the cores, at most 8
+
+    Arrays are dense, with their dimensions in any order. An operation keeps its arrays. Any thread may submit. Raises
+    InvalidError, DeclinedError, ConcurrentError, MismatchError, TimeoutError, PeerDeadError, AbortedError,
+    NoMemoryError, SystemCallError, CudaError.
+    """
+
+    def __init__(self, comm: Communicator, ranks: Sequence[int] | None = None, store: Store | None = None,
+                 timeout: float | None = None, threads: int = 0) -> None:
+        self._handle = ffi.NULL
+        members = ffi.NULL if ranks is None else ffi.new("int[]", list(ranks))
+        options = ffi.new("struct tutti_pg_options *", {
+            "struct_size": ffi.sizeof("struct tutti_pg_options"), "timeout_ms": milliseconds(timeout), "ranks": members,
+            "rank_count": 0 if ranks is None else len(ranks), "store": store.handle if store else ffi.NULL,
+            "threads": threads})
+        group = ffi.new("tutti_pg_t **")
+        check(lib.tutti_pg_create(comm.handle, options, group))
+        self._handle = group[0]
+        self.comm = comm
+        self.rank = comm.rank if ranks is None else list(ranks).index(comm.rank)
+        self.world_size = comm.world_size if ranks is None else len(ranks)
+        comm._groups.add(self)
+        _groups.add(self)
+
+    @property
+    def handle(self) -> Any:
+        """The tutti_pg_t *, for calls of tutti._lib."""
+        if not self._handle:
+            raise InvalidError("the process group is closed")
+        return self._handle
+
+    def _submit(self, function: Any, operands: Sequence[Any], kept: Any, arguments: Sequence[Any],
+                options: SubmitOptions) -> Work:
+        """Calls function(group, *operands, *arguments, options, work)."""
+        unknown = options.keys() - SubmitOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+        if _left:
+            _destroy_left()
+        extra = ffi.new("struct tutti_pg_call_options *", {
+            "struct_size": ffi.sizeof("struct tutti_pg_call_options"), "tag": options.get("tag", 0),
+            "timeout_ms": milliseconds(options.get("timeout")),
+            "stream": ffi.cast("tutti_stream_t", stream_value(options.get("stream")))})
+        callback = options.get("callback")
+        if callback is not None:
+            extra.context = context = ffi.new_handle(callback)
+            extra.callback = lib.tutti_python_done
+            _callbacks.add(context)
+        work = ffi.new("tutti_work_t **")
+        status = function(self.handle, *operands, *arguments, extra, work)
+        if status:
+            if callback is not None:
+                _callbacks.discard(context)
+            raise make_error(status)
+        return Work(work[0], kept)
+
+    def _tensors(self, arrays: Array | Sequence[Array], writable: bool, options: SubmitOptions) -> tuple[Any, Any]:
+        """The arguments that stand for arrays, and what must live."""
+        listed, stream = _listed(arrays), stream_value(options.get("stream"))
+        tensors = ffi.new("struct tutti_tensor[]", len(listed))
+        kept = [fill_tensor(tensors[i], array, writable, stream) for i, array in enumerate(listed)]
+        return (tensors, len(listed)), kept
+
+    def all_reduce(self, arrays: Array | Sequence[Array], op: str | Op = "sum", **options: Unpack[SubmitOptions]) -> Work:
+        """Reduces an array, or a list of arrays of one shape and dtype, of each rank: first each rank's own, then across
+        ranks. Every array receives the result."""
+        tensors, kept = self._tensors(arrays, True, options)
+        return self._submit(lib.tutti_pg_all_reduce, tensors, kept, [op_handle(op)], options)
+
+    def all_reduce_sparse(self, tensors: SparseTensor | list[SparseTensor], **options: Unpack[SubmitOptions]) -> Work:
+        """Sums sparse tensors of all ranks, one or a list of each. Work.sparse_result() gives the result.
+
+        Ranks may have different numbers of entries; dtype and shape are equal on all ranks.
+        """
+        listed = tensors if isinstance(tensors, list) else [tensors]
+        stream = stream_value(options.get("stream"))
+        structs, kept = ffi.new("struct tutti_sparse_tensor[]", len(listed)), []
+        for struct, tensor in zip(structs, listed):
+            kept += _fill_sparse(struct, tensor, stream)
+        return self._submit(lib.tutti_pg_all_reduce_sparse, (structs, len(listed)), kept, [], options)
+
+    def close(self) -> None:
+        """Destroys the group. Local and bounded. All works are done then; those under way end with AbortedError."""
+        handle, self._handle = self._handle, ffi.NULL
+        lib.tutti_pg_destroy(handle)
+
+    def __enter__(self) -> ProcessGroup:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
+
+def _fill_sparse(struct: Any, tensor: SparseTensor, stream: int) -> list[Any]:
+    described = ffi.new("struct tutti_tensor[2]")
+    kept = [fill_tensor(described[0], tensor.indices, False, stream),
+            fill_tensor(described[1], tensor.values, False, stream), described]
+    indices, values = described
+    sparse_dim, dense_dim = indices.sizes[0] if indices.dims == 2 else -1, values.dims - 1
+    if indices.dims != 2 or indices.dtype != lib.TUTTI_INT64 or values.dims < 1:
+        raise InvalidError("a sparse tensor has indices of int64, sparse dimensions x entries, and values, one row an entry")
+    if (len(tensor.shape) != sparse_dim + dense_dim or indices.sizes[1] != values.sizes[0]
+            or tuple(values.sizes[1:1 + dense_dim]) != tuple(tensor.shape[sparse_dim:])):
+        raise InvalidError(f"indices, values and shape {tensor.shape} of a sparse tensor do not fit")
+    for each in indices, values:
+        check_row_major(each, each.sizes)
+    sizes = ffi.new("int64_t[]", list(tensor.shape))
+    struct.struct_size = ffi.sizeof("struct tutti_sparse_tensor")
+    struct.dtype, struct.device, struct.device_index = values.dtype, values.device, values.device_index
+    struct.sparse_dim, struct.dense_dim, struct.sizes, struct.nnz = sparse_dim, dense_dim, sizes, values.sizes[0]
+    struct.indices, struct.values = ffi.cast("int64_t *", indices.data), values.data
+    return [*kept, sizes]
+
+
+_groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_groups() -> None:
+    """Before the interpreter ends: after that, callbacks would wait for the GIL for ever."""
+    for group in list(_groups):
+        group.close()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+"""Symmetric memory: each rank's buffer is mapped by all ranks."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+
+from tutti._buffers import DeviceMemory, host_array, stream_value
+from tutti._comm import DEVICES
+from tutti._dtypes import SIZES, named_dtype
+from tutti._errors import InvalidError, check, milliseconds
+from tutti._store import Store
+from tutti._tutti import ffi, lib
+
+
+class SymmetricGroup:
+    """1 to 64 ranks that share memory.
+
+    name   1 to 63 bytes, equal on all ranks; a process registers a name only once for each rank
+    store  is kept
+
+    Raises InvalidError (also if the name is registered), NoMemoryError, SystemCallError.
+    """
+
+    def __init__(self, name: str, rank: int, world_size: int, store: Store) -> None:
+        group = ffi.new("tutti_symm_group_t **")
+        self._handle = ffi.NULL
+        check(lib.tutti_symm_group(name.encode(), rank, world_size, store.handle, group))
+        self._handle, self._store, self.rank, self.world_size = group[0], store, rank, world_size
+        self._memory: weakref.WeakSet[SymmetricMemory] = weakref.WeakSet()
+
+    @property
+    def handle(self) -> Any:
+        """The tutti_symm_group_t *, for calls of tutti._lib."""
+        if not self._handle:
+            raise InvalidError("the group is closed")
+        return self._handle
+
+    def alloc(self, shape: int | tuple[int, ...], dtype: Any = "float32", device: str = "cpu") -> SymmetricMemory:
+        """Allocates a zeroed array on this rank. Local. device "cuda": the current CUDA device.
+
+        Raises InvalidError, NoMemoryError, SystemCallError, CudaError, DeclinedError.
+        """
+        return SymmetricMemory(self, (shape,) if isinstance(shape, int) else tuple(shape), named_dtype(dtype), device)
+
+    def close(self) -> None:
+        """Frees the group and its memory, whose arrays must not be used any more. Local."""
+        for memory in list(self._memory):
+            memory.free()
+        handle, self._handle = self._handle, ffi.NULL
+        lib.tutti_symm_group_destroy(handle)
+
+    def __enter__(self) -> SymmetricGroup:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
+
+class SymmetricMemory:
+    """An array on each rank of a group. `array` is this rank's: a numpy array, or an object with
+    __cuda_array_interface__. It keeps the memory, until free() or the group's close()."""
+
+    def __init__(self, group: SymmetricGroup, shape: tuple[int, ...], dtype: int, device: str) -> None:
+        self._address = ffi.NULL
+        buffer = ffi.new("void **")
+        if device not in DEVICES:
+            raise InvalidError(f"no device {device!r}: cpu or cuda")
+        check(lib.tutti_symm_alloc(group.handle, DEVICES[device], SIZES[dtype] * math.prod(shape), buffer))
+        self._address, self.group, self.shape, self._dtype, self._device = buffer[0], group, shape, dtype, device
+        group._memory.add(self)
+
+    @property
+    def handle(self) -> Any:
+        """The address, for calls of tutti._lib."""
+        if not self._address:
+            raise InvalidError("the memory is freed")
+        return self._address
+
+    def _view(self, address: Any, shape: tuple[int, ...], dtype: int) -> Any:
+        if self._device == "cpu":
+            return host_array(address, shape, dtype, self)
+        return DeviceMemory(int(ffi.cast("intptr_t", address)), shape, dtype, self)
+
+    @property
+    def array(self) -> Any:
+        """This rank's array."""
+        return self._view(self.handle, self.shape, self._dtype)
+
+    def rendezvous(self, timeout: float | None = None) -> SymmetricMemory:
+        """Maps the memory of all ranks. All ranks call it for their allocations in the same order. Returns itself.
+
+        Raises InvalidError, DeclinedError, TimeoutError, PeerDeadError, MismatchError (the sizes differ),
+        ConcurrentError, NoMemoryError, SystemCallError, VersionError, CudaError.
+        """
+        check(lib.tutti_symm_rendezvous(self.handle, milliseconds(timeout), ffi.NULL))
+        return self
+
+    def peer(self, rank: int, shape: tuple[int, ...] | None = None, dtype: Any = None, offset: int = 0) -> Any:
+        """The array of a rank, after rendezvous(); or one of another shape and dtype from element `offset` on."""
+        shape, value = self.shape if shape is None else shape, self._dtype if dtype is None else named_dtype(dtype)
+        view = ffi.new("void **")
+        check(lib.tutti_symm_buffer(self.handle, rank, list(shape), len(shape), value, offset, view))
+        return self._view(view[0], shape, value)
+
+    def signal_pad(self, rank: int, count: int, offset: int = 0) -> np.ndarray[Any, Any] | DeviceMemory:
+        """`count` words (uint32) of a rank's signal pad, from word `offset` on. The channels come first."""
+        view = ffi.new("uint32_t **")
+        check(lib.tutti_symm_signal_pad(self.handle, rank, offset, count, view))
+        found: np.ndarray[Any, Any] | DeviceMemory = self._view(view[0], (count,), lib.TUTTI_UINT32)
+        return found
+
+    def barrier(self, channel: int = 0, timeout: float | None = None, stream: Any = None) -> None:
+        """A barrier of all ranks: what a rank wrote before is visible to all after. One caller at a time per channel.
+
+        On CUDA the stream waits, here and below. Raises InvalidError, TimeoutError, PeerDeadError, CudaError.
+        """
+        check(lib.tutti_symm_barrier(self.handle, channel, milliseconds(timeout), _stream(stream)))
+
+    def put_signal(self, peer: int, channel: int = 0, timeout: float | None = None, stream: Any = None) -> None:
+        """Raises this rank's signal at a peer, once the peer has taken the previous one. Releases earlier writes."""
+        check(lib.tutti_symm_put_signal(self.handle, peer, channel, milliseconds(timeout), _stream(stream)))
+
+    def wait_signal(self, peer: int, channel: int = 0, timeout: float | None = None, stream: Any = None) -> None:
+        """Waits for a peer's signal and takes it. Acquires the peer's earlier writes."""
+        check(lib.tutti_symm_wait_signal(self.handle, peer, channel, milliseconds(timeout), _stream(stream)))
+
+    def status(self) -> None:
+        """Raises the exception with which this rank's memory has failed, if it has. Does not wait."""
+        check(lib.tutti_symm_status(self.handle, ffi.NULL))
+
+    def free(self) -> None:
+        """Frees this rank's memory and its views of the peers'; their arrays must not be used any more. Local."""
+        address, self._address = self._address, ffi.NULL
+        if address:
+            check(lib.tutti_symm_free(address))
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", None):
+            self.free()
+
+
+def _stream(stream: Any) -> Any:
+    return ffi.cast("tutti_stream_t", stream_value(stream))

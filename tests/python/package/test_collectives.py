@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: MIT
+"""Each collective against numpy, in place and not; options; dtypes; operands."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import tutti
+from ranks import on_threads
+
+RANKS = 3
+
+
+def block(rank, part=0):
+    """What `rank` sends as block `part`."""
+    return np.arange(4, dtype=np.int32) + 10 * rank + 100 * part
+
+
+def blocks(rank):
+    return np.concatenate([block(rank, part) for part in range(RANKS)])
+
+
+def test_all_gather():
+    def rank(comm):
+        recv = np.zeros(4 * RANKS, np.int32)
+        assert comm.all_gather(block(comm.rank), recv) is recv
+        place = np.zeros((RANKS, 4), np.int32)
+        place[comm.rank] = block(comm.rank)
+        comm.all_gather(place[comm.rank], place)
+        return recv, place
+
+    for recv, place in on_threads(RANKS, rank):
+        assert np.array_equal(recv, np.concatenate([block(r) for r in range(RANKS)]))
+        assert np.array_equal(place.reshape(-1), recv)
+
+
+def test_reduce_scatter():
+    def rank(comm):
+        recv = np.zeros(4, np.int32)
+        comm.reduce_scatter(blocks(comm.rank), recv, "max")
+        place = blocks(comm.rank).reshape(RANKS, 4)
+        comm.reduce_scatter(place, place[comm.rank], tutti.MAX)
+        return recv, place[comm.rank]
+
+    for number, (recv, place) in enumerate(on_threads(RANKS, rank)):
+        assert np.array_equal(recv, block(RANKS - 1, number))
+        assert np.array_equal(place, recv)
+
+
+def test_all_to_all():
+    def rank(comm):
+        recv, place = np.zeros(4 * RANKS, np.int32), blocks(comm.rank)
+        assert comm.all_to_all(blocks(comm.rank), recv) is recv
+        assert comm.all_to_all(place) is place
+        return recv, place
+
+    for number, (recv, place) in enumerate(on_threads(RANKS, rank)):
+        assert np.array_equal(recv, np.concatenate([block(r, number) for r in range(RANKS)]))
+        assert np.array_equal(place, recv)
+
+
+@pytest.mark.parametrize("root", range(RANKS))
+def test_rooted(root):
+    def rank(comm):
+        me, mine = comm.rank == root, block(comm.rank)
+        recv, place = np.zeros(4, np.int32), block(comm.rank)
+        assert comm.broadcast(mine if me else None, recv, root) is recv
+        assert comm.broadcast(place, root=root) is place
+        assert np.array_equal(recv, block(root)) and np.array_equal(place, recv)
+        place = block(comm.rank)
+        found = comm.reduce(mine, recv if me else None, "sum", root)
+        comm.reduce(place, root=root)
+        if me:
+            assert found is recv and np.array_equal(recv, sum(block(r) for r in range(RANKS)))
+            assert np.array_equal(place, recv)
+        else:
+            assert found is None and np.array_equal(place, mine)
+        found = comm.gather(mine, np.zeros(4 * RANKS, np.int32) if me else None, root)
+        assert np.array_equal(found, np.concatenate([block(r) for r in range(RANKS)])) if me else found is None
+        comm.scatter(blocks(root) if me else None, recv, root)
+        assert np.array_equal(recv, block(root, comm.rank))
+
+    on_threads(RANKS, rank)
+
+
+def test_send_recv_and_barrier():
+    def rank(comm):
+        after, before = (comm.rank + 1) % RANKS, (comm.rank - 1) % RANKS
+        recv = np.zeros(4, np.int32)
+        comm.send(block(comm.rank), after)
+        assert comm.recv(recv, before) is recv
+        assert np.array_equal(recv, block(before))
+        comm.barrier()
+        comm.barrier([0, 2], timeout=30) if comm.rank != 1 else None
+        comm.barrier(range(RANKS))
+
+    on_threads(RANKS, rank)
+
+
+def test_operands_that_do_not_fit():
+    def rank(comm):
+        for wrong in (lambda: comm.all_gather(np.ones(2), np.ones(2)),
+                      lambda: comm.all_gather(np.ones(2), np.ones(2 * RANKS, np.float32)),
+                      lambda: comm.reduce_scatter(np.ones(RANKS + 1), np.ones(1)),
+                      lambda: comm.all_to_all(np.ones(RANKS + 1)),
+                      lambda: comm.broadcast(None, None),
+                      lambda: comm.scatter(None, np.ones(2), comm.rank)):
+            with pytest.raises(tutti.InvalidError):
+                wrong()
+        for wrong in ({"timout": 1}, {"strem": 0}):
+            with pytest.raises(TypeError, match=next(iter(wrong))):
+                comm.all_reduce(np.ones(2), **wrong)
+        with pytest.raises(tutti.InvalidError, match="no algorithm"):
+            comm.all_reduce(np.ones(2), algorithm="fastest")
+        comm.barrier()
+
+    on_threads(RANKS, rank)
+
+
+def test_options():
+    def rank(comm):
+        assert np.array_equal(comm.all_reduce(np.ones(2), algorithm="two_shot", zero_copy=False), [RANKS] * 2)
+        assert comm.algorithm(1, "bfloat16", algorithm="two_shot")[0] == "two_shot"
+        assert comm.algorithm(2, np.float64)[1]
+        comm.status()
+        with pytest.raises(tutti.TimeoutError):
+            if comm.rank == 0:
+                comm.all_reduce(np.ones(1), timeout=0.05)
+            expired.wait(60)  # the other ranks are late
+            comm.all_reduce(np.ones(1))
+            comm.all_reduce(np.ones(1))
+        expired.set()
+        with pytest.raises(tutti.TimeoutError):
+            comm.status()
+
+    expired = threading.Event()
+    on_threads(RANKS, rank)
+
+
+def test_communicator_options():
+    def rank(comm):
+        assert comm.describe()["name"] == "named" and comm.describe()["leaf_order"] == "2 0 1"
+        return comm.describe()["algorithm"], int(comm.describe()["timeout_ms"])
+
+    found = on_threads(RANKS, rank, name="named", leaf_order=[2, 0, 1], algorithm="one_shot", strict=False, timeout=7.5,
+                       arena_bytes=1 << 20, buffer_size=1 << 20)
+    assert found == [("one_shot", 7500)] * RANKS
+    for wrong, error in (({"leaf_order": [0, 1]}, tutti.InvalidError), ({"device": "tpu"}, tutti.InvalidError),
+                         ({"colour": 1}, TypeError), ({"arena_bytes": 1}, tutti.InvalidError)):
+        with pytest.raises(error):
+            on_threads(1, lambda comm: None, **wrong)
+
+
+@pytest.mark.parametrize("name", [
+    "float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "uint32", "uint64", "bool", "complex64",
+    "complex128"])
+def test_dtypes(name):
+    values = np.array([0, 1, 2, 1], name)
+    for result in on_threads(2, lambda comm: comm.all_reduce(values.copy())):
+        assert result.dtype == name
+        assert np.array_equal(result, values + values)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_extended_dtypes(name):
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
+    for result in on_threads(2, lambda comm: comm.all_reduce(np.array([0.5, 1, 2], dtype))):
+        assert result.dtype == dtype and result.astype(float).tolist() == [1, 2, 4]
+
+
+def test_other_e4m3_is_refused():
+    dtype = pytest.importorskip("ml_dtypes").float8_e4m3
+    with pytest.raises(tutti.InvalidError, match="float8_e4m3"):
+        on_threads(1, lambda comm: comm.all_reduce(np.ones(2, dtype)))
+
+
+def test_premul_sum():
+    op = tutti.premul_sum(0.5)
+    for result in on_threads(2, lambda comm: comm.all_reduce(np.full(3, 3.0), op=op)):
+        assert result.tolist() == [3.0] * 3
+
+
+class Exported:
+    """An array that shows itself by DLPack alone."""
+
+    def __init__(self, array, versioned=True):
+        self.array, self.versioned = array, versioned
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        if not self.versioned and "max_version" in options:
+            raise TypeError("max_version")
+        return self.array.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_dlpack(versioned):
+    def rank(comm):
+        array = np.ones((2, 3), np.float32)
+        assert comm.all_reduce(Exported(array, versioned)).array is array
+        whole = np.zeros(8, np.complex64)
+        comm.all_gather(Exported(np.full(2, comm.rank + 1, np.complex64), versioned), Exported(whole[2:6], versioned))
+        with pytest.raises(tutti.InvalidError, match="C-contiguous"):
+            comm.all_reduce(Exported(np.ones((2, 3)).T, versioned))
+        with pytest.raises(tutti.InvalidError):
+            comm.all_reduce(Exported(np.ones(2, np.uint16), versioned))
+        return array, whole
+
+    for array, whole in on_threads(2, rank):
+        assert (array == 2).all() and whole.tolist() == [0, 0, 1, 1, 2, 2, 0, 0]
+
+
+def test_read_only_dlpack():
+    frozen = np.ones(2)
+    frozen.flags.writeable = False
+    if not hasattr(np, "from_dlpack") or np.lib.NumpyVersion(np.__version__) < "2.1.0":
+        pytest.skip("this numpy does not export read-only arrays")
+    with pytest.raises(tutti.InvalidError, match="read-only"):
+        on_threads(1, lambda comm: comm.all_reduce(Exported(frozen)))
+
+
+def test_other_buffers():
+    import array
+
+    def rank(comm):
+        return comm.all_reduce(array.array("d", [1, 2])), comm.all_reduce(bytearray(b"\1\2")), comm.all_reduce(np.ones(()))
+
+    for floats, octets, scalar in on_threads(2, rank):
+        assert floats.tolist() == [2, 4] and octets == b"\2\4" and scalar.shape == () and scalar == 2
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+
+    def rank(comm):
+        return comm.all_reduce(torch.ones(3, dtype=torch.bfloat16)), comm.all_reduce(torch.ones(2, 2))
+
+    for half, single in on_threads(2, rank):
+        assert half.tolist() == [2, 2, 2] and half.dtype == torch.bfloat16 and single.tolist() == [[2, 2], [2, 2]]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT
+"""Process groups: works, tags, callbacks, sparse sums."""
+
+import gc
+import threading
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+import tutti
+from ranks import on_threads, start_processes
+
+
+def on_groups(count, function):
+    def rank(comm):
+        with tutti.ProcessGroup(comm) as group:
+            return function(group)
+
+    return on_threads(count, rank)
+
+
+def test_all_reduce():
+    def rank(group):
+        array, pair = np.ones((2, 3), np.float32), [np.ones(4), np.ones(4)]
+        work = group.all_reduce(array.T)
+        assert work.title.startswith("all_reduce of") and (work.tag, work.sequence) == (0, 1)
+        others = group.all_reduce(pair, "max", tag=7)
+        others.wait()
+        work.wait(30)
+        assert work.test() and work.test()
+        return array, pair
+
+    for array, pair in on_groups(3, rank):
+        assert (array == 3).all() and (pair[1] == 1).all()
+
+
+def test_callbacks_and_futures():
+    def rank(group):
+        threads, future = [], Future()
+        work = group.all_reduce(np.ones(2), callback=lambda error: threads.append((threading.current_thread(), error)))
+        group.all_reduce(np.ones(2), callback=future)
+        assert future.result(30) is None
+        work.wait()
+        assert len(threads) == 1 and threads[0][1] is None
+
+    on_groups(2, rank)
+
+
+def test_a_failure_reaches_works_and_callbacks():
+    def rank(group):
+        future = Future()
+        work = group.all_reduce(np.ones(2 + group.rank), callback=future)
+        with pytest.raises(tutti.MismatchError) as caught:
+            work.wait()
+        assert {caught.value.rank, caught.value.peer} == {0, 1} and caught.value.sequence == 1
+        assert isinstance(future.exception(30), tutti.MismatchError) and "all_reduce" in str(future.exception())
+        with pytest.raises(tutti.InvalidError):
+            group.all_reduce(np.ones((4, 4))[:, 1])
+        with pytest.raises(tutti.InvalidError):
+            group.all_reduce(np.ones(2), "band", callback=Future())
+
+    on_groups(2, rank)
+
+
+def test_waits_expire_and_operations_go_on():
+    ready = threading.Event()
+
+    def rank(group):
+        if group.rank:
+            ready.wait(30)
+        array = np.ones(2)
+        work = group.all_reduce(array)
+        if not group.rank:
+            with pytest.raises(tutti.TimeoutError):
+                work.wait(0.01)
+            assert not work.test()
+            ready.set()
+        work.wait()
+        return array
+
+    for array in on_groups(2, rank):
+        assert (array == 2).all()
+
+
+def test_a_dropped_work_keeps_its_array():
+    ready = threading.Event()
+
+    def rank(group):
+        if group.rank:
+            ready.wait(30)
+        future = Future()
+        group.all_reduce(np.ones(1 << 16), callback=future)
+        gc.collect()
+        ready.set()
+        future.result(30)
+        group.all_reduce(np.ones(1)).wait()
+
+    on_groups(2, rank)
+    gc.collect()
+
+
+def test_members():
+    def rank(comm):
+        store = tutti.Store("memory:members")
+        if comm.rank == 1:
+            return None
+        with tutti.ProcessGroup(comm, [2, 0], store) as group:
+            array = np.full(2, comm.rank)
+            group.all_reduce(array).wait()
+            return group.rank, group.world_size, array.tolist()
+
+    assert on_threads(3, rank) == [(1, 2, [2, 2]), None, (0, 2, [2, 2])]
+
+
+def test_closing_the_communicator_closes_its_group():
+    def rank(comm):
+        group = tutti.ProcessGroup(comm)
+        group.all_reduce(np.ones(1)).wait()
+        comm.close()
+        with pytest.raises(tutti.InvalidError, match="closed"):
+            group.all_reduce(np.ones(1))
+
+    on_threads(2, rank)
+
+
+def test_sparse_sum():
+    def rank(group):
+        tensor = tutti.SparseTensor(np.array([[1, 0], [2, 2]]), np.array([[1.0, 2], [3, 4]]) * (group.rank + 1), (4, 5, 2))
+        work = group.all_reduce_sparse(tensor)
+        work.wait()
+        found = work.sparse_result()
+        del work
+        gc.collect()
+        with pytest.raises(tutti.InvalidError):
+            group.all_reduce_sparse(tensor._replace(shape=(4, 5)))
+        return found
+
+    for indices, values, shape in on_groups(2, rank):
+        assert indices.tolist() == [[0, 1], [2, 2]] and values.tolist() == [[9, 12], [3, 6]] and shape == (4, 5, 2)
+
+
+def test_interrupt_ends_a_wait():
+    program = """
+with tutti.Communicator.from_store(store, rank, count) as comm, tutti.ProcessGroup(comm) as group:
+    if rank: input()
+    work = group.all_reduce(numpy.ones(1))
+    try: print("waiting", flush=True); work.wait()
+    except KeyboardInterrupt: print("interrupted", flush=True)
+    work.wait()
+    group.all_reduce(numpy.ones(1)).wait()
+    print("done", flush=True)
+"""
+    import signal
+    import subprocess
+    import time
+
+    first, second = start_processes(2, program, stdin=subprocess.PIPE)
+    assert first.stdout.readline() == "waiting\n"
+    time.sleep(0.2)
+    first.send_signal(signal.SIGINT)
+    assert first.stdout.readline() == "interrupted\n"
+    assert second.communicate("\n", timeout=60)[0] == "waiting\ndone\n"
+    assert first.communicate(timeout=60)[0] == "done\n"
+
+
+def test_exit_without_close():
+    program = """
+comm = tutti.Communicator.from_store(store, rank, count)
+group = tutti.ProcessGroup(comm)
+group.all_reduce(numpy.ones(1), callback=print).wait()
+work = group.all_reduce(numpy.ones(1), tag=rank, callback=lambda error: print(type(error).__name__, flush=True))
+"""
+    for process in start_processes(2, program):
+        out, said = process.communicate(timeout=60)
+        assert process.returncode == 0 and out in ("None\nAbortedError\n", "None\nPeerDeadError\n"), said
