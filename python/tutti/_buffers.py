@@ -8,13 +8,13 @@ from typing import Any, Tuple
 
 import numpy as np
 
-from tutti._dtypes import DTYPES, dtype_value, numpy_dtype
+from tutti._dtypes import BY_NUMPY, DTYPES, dtype_value, numpy_dtype
 from tutti._errors import InvalidError
 from tutti._tutti import ffi, lib
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # of DLPack
 _BYTES = ffi.typeof("char[]")
-_from_buffer = ffi.from_buffer
+_from_buffer, _ndarray, _known = ffi.from_buffer, np.ndarray, BY_NUMPY.get
 _TENSOR_SIZE = ffi.sizeof("struct tutti_tensor")
 _READ_ONLY = 1
 
@@ -26,12 +26,13 @@ Operand = Tuple[Any, int, int, Any]
 
 def operand(array: Any, writable: bool, stream: int = 0) -> Operand:
     """The memory of an array, which is C-contiguous. stream: where it is used, if it is memory of a device."""
-    if isinstance(array, np.ndarray):
+    if isinstance(array, _ndarray):  # first: this is the path of small sums
         try:
             address = _from_buffer(_BYTES, array, writable)
         except (ValueError, BufferError) as error:
             raise InvalidError(f"an array of shape {array.shape}: {error}") from None
-        return address, dtype_value(array.dtype), array.size, address
+        dtype = _known(array.dtype)
+        return address, dtype_value(array.dtype) if dtype is None else dtype, array.size, address
     if not hasattr(array, "__dlpack__"):
         return operand(_viewed(array), writable)
     tensor, owner = _exported(array, writable, stream)

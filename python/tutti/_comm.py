@@ -8,8 +8,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Sequence, TypedDict
 
 from tutti._buffers import Array, operand, stream_value
-from tutti._dtypes import Op, algorithm_value, named_dtype, op_handle
+from tutti._dtypes import HANDLES, Op, algorithm_value, named_dtype, op_handle
 from tutti._errors import InvalidError, check, make_error, milliseconds, text
+from tutti._signals import Interrupt, call_in_thread
 from tutti._store import Store, launcher
 from tutti._tutti import ffi, lib
 
@@ -79,24 +80,6 @@ def _differ(send: tuple[Any, ...], send_blocks: int, recv: tuple[Any, ...], recv
     return InvalidError(f"send and recv do not fit: {describe('send', send, send_blocks)}, {describe('recv', recv, recv_blocks)}")
 
 
-class _Interrupt:
-    """The exception that a signal handler raised while an operation waited."""
-
-    exception: BaseException | None = None
-
-
-def _keep_exception(kind: Any, exception: BaseException, traceback: Any) -> None:
-    ffi.from_handle(traceback.tb_frame.f_locals["interrupt"]).exception = exception
-
-
-@ffi.def_extern(name="tutti_python_signals", error=1, onerror=_keep_exception)  # type: ignore[untyped-decorator]
-def _signals(interrupt: Any) -> int:
-    # Python runs the handlers of pending signals at the begin of any function, or in the loop.
-    for _ in range(1):
-        pass
-    return 0
-
-
 def _comm_options(given: CommunicatorOptions, world_size: int) -> tuple[Any, list[Any]]:
     """A struct tutti_comm_options *, and what it refers to."""
     options = ffi.new("struct tutti_comm_options *", {"struct_size": ffi.sizeof("struct tutti_comm_options")})
@@ -146,7 +129,7 @@ class Communicator:
 
     _handle: Any
     _store: Store | None
-    _interrupt: _Interrupt
+    _interrupt: Interrupt
     _kept: Any
     _groups: weakref.WeakSet[Any]  # process groups, to be closed first
     rank: int
@@ -172,7 +155,7 @@ class Communicator:
         Raises also TimeoutError, PeerDeadError, MismatchError (the configurations differ), NoMemoryError, SystemCallError.
         """
         given, kept = _comm_options(options, world_size)
-        interrupt = _Interrupt()
+        interrupt = Interrupt()
         if given.device == lib.TUTTI_DEVICE_CPU:
             handle = ffi.new_handle(interrupt)
             progress = ffi.new("struct tutti_python_progress *", {
@@ -180,14 +163,27 @@ class Communicator:
             kept += handle, progress
             given.progress = ffi.addressof(lib, "tutti_python_progress")
             given.progress_context = progress
+        # On CUDA the context that is current in this thread counts, so no other thread can meet for it.
+        given.defer = given.device == lib.TUTTI_DEVICE_CPU
         comm = ffi.new("tutti_comm_t **")
         status = lib.tutti_comm_create(store.handle, rank, world_size, given, comm)
         if status:
             raise make_error(status) from store.exception
+        if given.defer:
+            def meet() -> None:
+                status = lib.tutti_comm_rendezvous(comm[0])
+                if status:
+                    raise make_error(status) from store.exception
+
+            try:
+                call_in_thread(meet, lambda: lib.tutti_comm_abort(comm[0]))
+            except BaseException:
+                lib.tutti_comm_destroy(comm[0])
+                raise
         return cls._of(comm[0], interrupt, kept)
 
     @classmethod
-    def _of(cls, handle: Any, interrupt: _Interrupt, kept: Any) -> Communicator:
+    def _of(cls, handle: Any, interrupt: Interrupt, kept: Any) -> Communicator:
         comm = cls.__new__(cls)
         comm._handle, comm._interrupt, comm._kept, comm._store = handle, interrupt, kept, None
         comm._groups = weakref.WeakSet()
@@ -238,7 +234,7 @@ class Communicator:
             if to_count != count or to_dtype != dtype:
                 raise _differ((dtype, count), 1, (to_dtype, to_count), 1)
         status = lib.tutti_all_reduce_with(
-            source, target, count, dtype, op_handle(op), self._handle, c_stream, extra)
+            source, target, count, dtype, HANDLES.get(op) or op_handle(op), self._handle, c_stream, extra)
         if status:
             self._raise(status)
         return send if recv is None else recv

@@ -17,17 +17,15 @@ SIZES = [lib.tutti_dtype_size(value) for value in range(lib.TUTTI_DTYPE_COUNT)]
 # The names of ml_dtypes; its float8_e4m3 is another format than the library's.
 _EXTENDED = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
 _VALUES = {_EXTENDED.get(name, name): value for name, value in DTYPES.items()}
-_by_numpy: dict[np.dtype[Any], int] = {}
+BY_NUMPY: dict[np.dtype[Any], int] = {}  # those that were asked for
 
 
 def dtype_value(dtype: np.dtype[Any]) -> int:
     """The value of enum tutti_dtype for a numpy dtype, also one of ml_dtypes."""
-    value = _by_numpy.get(dtype)
-    if value is None:
-        value = _VALUES.get(dtype.name)
-        if value is None or not dtype.isnative:
-            raise InvalidError(f"dtype {dtype!r} is none of the library's: {', '.join(_VALUES)}, in native byte order")
-        _by_numpy[dtype] = value
+    value = _VALUES.get(dtype.name)
+    if value is None or not dtype.isnative:
+        raise InvalidError(f"dtype {dtype!r} is none of the library's: {', '.join(_VALUES)}, in native byte order")
+    BY_NUMPY[dtype] = value
     return value
 
 
@@ -81,14 +79,14 @@ AVG = Op(lib.TUTTI_AVG, "avg")
 BAND = Op(lib.TUTTI_BAND, "band")
 BOR = Op(lib.TUTTI_BOR, "bor")
 BXOR = Op(lib.TUTTI_BXOR, "bxor")
-_HANDLES: dict[str | Op, Any] = {}
+HANDLES: dict[str | Op, Any] = {}
 for _op in (SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR):
-    _HANDLES[_op] = _HANDLES[_op.name] = _op.handle
+    HANDLES[_op] = HANDLES[_op.name] = _op.handle
 
 
 def op_handle(op: str | Op) -> Any:
     """The tutti_op_t of an operation or of its name."""
-    handle = _HANDLES.get(op)
+    handle = HANDLES.get(op)
     if handle is None:
         if not isinstance(op, Op):
             raise InvalidError(f"no operation {op!r}: the names are sum, prod, min, max, avg, band, bor, bxor")

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import threading
-import time
 import weakref
 from collections import deque
 from concurrent.futures import Future
@@ -15,13 +13,14 @@ from tutti._buffers import Array, DeviceMemory, check_row_major, fill_tensor, ho
 from tutti._comm import Communicator
 from tutti._dtypes import Op, op_handle
 from tutti._errors import Error, InvalidError, check, error_of, make_error, milliseconds, text
+from tutti._signals import wait_in_slices
 from tutti._store import Store
 from tutti._tutti import ffi, lib
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_SLICE_MS = 50  # how long the main thread waits before it looks for signals
+_TIMED_OUT = -1  # no status
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -74,21 +73,14 @@ class Work:
         timeout: in seconds; if it expires, TimeoutError is raised, and the operation goes on. None: as long as the
         operation's own time-out lets it take.
         """
-        end = None if timeout is None or timeout < 0 else time.monotonic() + timeout
-        in_main = threading.current_thread() is threading.main_thread()
-        while True:
-            # Python runs signal handlers between the calls.
-            limit = _SLICE_MS if in_main else -1
-            if end is not None:
-                left = max(1, round((end - time.monotonic()) * 1000))
-                limit = left if limit < 0 else min(limit, left)
-            status = lib.tutti_work_wait_host(self._handle, limit)
-            expired = end is not None and time.monotonic() >= end
-            if status == lib.TUTTI_ERR_TIMEOUT and not expired and not self._test()[0]:
-                continue
-            if status:
-                self._raise(status)
-            return
+        def wait(timeout_ms: int) -> int:
+            status = int(lib.tutti_work_wait_host(self._handle, timeout_ms))
+            # A time-out of the operation itself is its end.
+            return _TIMED_OUT if status == lib.TUTTI_ERR_TIMEOUT and self._test()[0] else status
+
+        status = wait_in_slices(wait, milliseconds(timeout) or -1)
+        if status:
+            self._raise(lib.TUTTI_ERR_TIMEOUT if status == _TIMED_OUT else status)
 
     def _test(self) -> tuple[bool, int]:
         done = ffi.new("bool *")

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import builtins
+import os
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tutti._errors import InvalidError, check, milliseconds, text
+from tutti._signals import call_in_thread, wait_in_slices
 from tutti._tutti import ffi, lib
 
 
@@ -47,16 +49,21 @@ class Store:
     """
 
     def __init__(self, url: str = "env:", timeout: float | None = None) -> None:
-        store = ffi.new("tutti_store_t **")
         self._handle = ffi.NULL
         self._kept: Any = None
-        check(lib.tutti_store_open(url.encode(), milliseconds(timeout), store))
-        self._handle = store[0]
+        self._timeout_ms = milliseconds(timeout)
+
+        def connect() -> Any:
+            store = ffi.new("tutti_store_t **")
+            check(lib.tutti_store_open(url.encode(), self._timeout_ms, store))
+            return store[0]
+
+        self._handle = call_in_thread(connect)
 
     @classmethod
     def _of(cls, handle: Any, kept: Any) -> Store:
         store = cls.__new__(cls)
-        store._handle, store._kept = handle, kept
+        store._handle, store._kept, store._timeout_ms = handle, kept, 0
         return store
 
     @classmethod
@@ -103,6 +110,11 @@ class Store:
         data = _bytes(value)
         check(lib.tutti_store_set(self.handle, key.encode(), data, len(data)))
 
+    def _wait(self, wait: Any, timeout: float | None) -> int:
+        """The status of wait(milliseconds)."""
+        default = self._timeout_ms or int(os.environ.get("TUTTI_TIMEOUT_MS") or 600_000)
+        return wait_in_slices(wait, milliseconds(timeout) or default)
+
     def _value(self, call: Any) -> bytes:
         """What call(buffer, capacity, size) gives, which may need a larger buffer."""
         capacity, size = 4096, ffi.new("size_t *")
@@ -116,14 +128,15 @@ class Store:
 
     def get(self, key: str, timeout: float | None = None) -> bytes:
         """The value of key, once it exists. timeout: in seconds."""
-        name, limit = key.encode(), milliseconds(timeout)
-        return self._value(lambda buffer, capacity, size: lib.tutti_store_get(
-            self.handle, name, limit, buffer, capacity, size))
+        name = key.encode()
+        return self._value(lambda buffer, capacity, size: self._wait(
+            lambda limit: lib.tutti_store_get(self.handle, name, limit, buffer, capacity, size), timeout))
 
     def wait(self, keys: list[str], timeout: float | None = None) -> None:
         """Returns once all keys exist. timeout: in seconds."""
         names = [ffi.new("char[]", key.encode()) for key in keys]
-        check(lib.tutti_store_wait(self.handle, ffi.new("char *[]", names), len(names), milliseconds(timeout)))
+        array = ffi.new("char *[]", names)
+        check(self._wait(lambda limit: lib.tutti_store_wait(self.handle, array, len(names), limit), timeout))
 
     def add(self, key: str, amount: int) -> int:
         """Adds atomically to a counter, which begins at 0, and returns the sum."""

@@ -100,6 +100,22 @@ if rank: input()
     second.communicate("\n", timeout=60)
 
 
+@pytest.mark.parametrize("call", [
+    "tutti.Communicator.from_store(store, rank, 2)", "store.get('absent')",
+    "tutti.Store('tcp://127.0.0.1:1', 60)"])
+def test_interrupt_ends_other_waits(call):
+    program = f"""
+try: print("waiting", flush=True); {call}
+except KeyboardInterrupt: print("interrupted", flush=True)
+"""
+    process, = start_processes(1, program)
+    assert process.stdout.readline() == "waiting\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert out == "interrupted\n" and process.returncode == 0, said
+
+
 def test_memory_store():
     with tutti.Store("memory:keys") as store:
         store.set("a", b"x" * 10000)
