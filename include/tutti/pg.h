@@ -184,6 +184,82 @@ TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tut
                                                 const struct tutti_pg_call_options *options,
                                                 tutti_work_t **work);
 
+/*
+ * The other collectives. What tutti_pg_all_reduce() says of tags, checks, status, time-outs and
+ * failures holds. So does what tutti_all_gather() and its neighbours in collectives.h say of what
+ * moves and of bits.
+ *
+ * *Operands.* `send` has the tensors that a rank sends, `recv` those that receive. In an operand of
+ * one block per rank (recv of all-gather and gather, send of reduce-scatter and scatter, both of
+ * all-to-all), a block for each rank is either
+ *
+ * - flat: part r of one tensor, which has world_size times the elements of a block. All tensors of
+ *   the pair are then row-major; their sizes are free. Or
+ * - a list: tensor r of world_size tensors, in rank order. They have the sizes and strides of the
+ *   block; in an all-to-all they are row-major, of any length each.
+ *
+ * In any other operand the block is one tensor. On one rank an operand may be flat, on another a
+ * list, except in an all-to-all. An operand that a rank does not have is ignored: send of a
+ * broadcast or scatter on all ranks but the root, recv of a reduce or gather.
+ *
+ * *Pairs.* A call moves N pairs of operands, one after the other, as one operation: N tensors in an
+ * operand of one block, N tensors or N lists in one of a block per rank. Pairs may differ in size,
+ * not in dtype. An all-to-all has one pair.
+ *
+ * *In place.* This rank's block of send and of recv may be the same memory; in an all-to-all each
+ * block of send that of recv. No other memory of recv overlaps anything.
+ *
+ * *Checks.* The dtype, the op, the root, the number of pairs and the layout of the blocks are equal
+ * on all ranks. Otherwise the operation ends with MISMATCH, and the group goes on. Of an all-to-all
+ * of lists, this includes the length of each block on both of its ranks.
+ *
+ * - [in] send, send_count, recv, recv_count: at most TUTTI_MAX_TENSORS each. The structs, sizes and
+ *   strides are copied. CPU tensors
+ * - [in] root: a rank of the group
+ *
+ * Returns what tutti_pg_all_reduce() does; DECLINED for CUDA tensors, or if a topology file leaves
+ * two ranks without a link.
+ */
+TUTTI_API enum tutti_status tutti_pg_all_gather(tutti_pg_t *pg, const struct tutti_tensor *send,
+                                                int send_count, const struct tutti_tensor *recv,
+                                                int recv_count,
+                                                const struct tutti_pg_call_options *options,
+                                                tutti_work_t **work);
+TUTTI_API enum tutti_status tutti_pg_reduce_scatter(tutti_pg_t *pg, const struct tutti_tensor *send,
+                                                    int send_count, const struct tutti_tensor *recv,
+                                                    int recv_count, tutti_op_t op,
+                                                    const struct tutti_pg_call_options *options,
+                                                    tutti_work_t **work);
+TUTTI_API enum tutti_status tutti_pg_all_to_all(tutti_pg_t *pg, const struct tutti_tensor *send,
+                                                int send_count, const struct tutti_tensor *recv,
+                                                int recv_count,
+                                                const struct tutti_pg_call_options *options,
+                                                tutti_work_t **work);
+TUTTI_API enum tutti_status tutti_pg_broadcast(tutti_pg_t *pg, const struct tutti_tensor *send,
+                                               int send_count, const struct tutti_tensor *recv,
+                                               int recv_count, int root,
+                                               const struct tutti_pg_call_options *options,
+                                               tutti_work_t **work);
+TUTTI_API enum tutti_status tutti_pg_reduce(tutti_pg_t *pg, const struct tutti_tensor *send,
+                                            int send_count, const struct tutti_tensor *recv,
+                                            int recv_count, tutti_op_t op, int root,
+                                            const struct tutti_pg_call_options *options,
+                                            tutti_work_t **work);
+TUTTI_API enum tutti_status tutti_pg_gather(tutti_pg_t *pg, const struct tutti_tensor *send,
+                                            int send_count, const struct tutti_tensor *recv,
+                                            int recv_count, int root,
+                                            const struct tutti_pg_call_options *options,
+                                            tutti_work_t **work);
+TUTTI_API enum tutti_status tutti_pg_scatter(tutti_pg_t *pg, const struct tutti_tensor *send,
+                                             int send_count, const struct tutti_tensor *recv,
+                                             int recv_count, int root,
+                                             const struct tutti_pg_call_options *options,
+                                             tutti_work_t **work);
+/* The work is done once all ranks have called it. It has no tensors, and options->stream is
+ * TUTTI_STREAM_DEFAULT. Returns what tutti_pg_all_reduce() does. */
+TUTTI_API enum tutti_status
+tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tutti_work_t **work);
+
 /* ---- sparse tensors -------------------------------------------------------------------------- */
 
 /*
@@ -279,18 +355,20 @@ TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
  * text. Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED; for a sparse sum
  * also NO_MEMORY, SYSTEM, CUDA. */
 TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
-/* The work's title, valid until it is destroyed: "all_reduce of 2 x 12 float32, sum",
- * "all_reduce_sparse of 100 x 64 float32, sum" (entries, and elements of a row), or "point". For
- * NULL this function and those below return NULL or 0. */
+/* The work's title, valid until it is destroyed: "all_reduce of 2 x 12 float32, sum", "broadcast of
+ * 2 x 12 float32, root 0" (pairs, and elements of the first one's block), "all_to_all of lists of
+ * float32", "all_reduce_sparse of 100 x 64 float32, sum" (entries, and elements of a row),
+ * "barrier", or "point". For NULL this function and those below return NULL or 0. */
 TUTTI_API const char *tutti_work_title(const tutti_work_t *work);
 /* The collective: all-reduce also for a sparse sum; 0 for a point. */
 TUTTI_API enum tutti_collective tutti_work_collective(const tutti_work_t *work);
 /* The tag, and the number of the operation in its tag, from 1. Both are 0 for a point. */
 TUTTI_API uint32_t tutti_work_tag(const tutti_work_t *work);
 TUTTI_API uint64_t tutti_work_sequence(const tutti_work_t *work);
-/* The work's dense tensors, in list order, with copies of their sizes and strides; valid until the
- * work is destroyed. Each struct lies struct_size bytes after the one before; the size is the
- * library's. A point or a sparse sum has none. Returns INVALID. */
+/* The work's dense tensors, in list order, first those of send, then those of recv, with copies of
+ * their sizes and strides; valid until the work is destroyed. Each struct lies struct_size bytes
+ * after the one before; the size is the library's. A point or a sparse sum has none. Returns
+ * INVALID. */
 TUTTI_API enum tutti_status tutti_work_tensors(const tutti_work_t *work,
                                                const struct tutti_tensor **tensors, int *count);
 

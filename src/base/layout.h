@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 7,
+    LAYOUT_VERSION = 8,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,
@@ -135,17 +135,20 @@ struct layout_meeting {
 /* The description of a process group's operation. It must be equal on all ranks. */
 struct layout_operation {
     uint64_t signature; /* signature.h, without an algorithm */
-    uint32_t parameter; /* hash of the scalar, 0 if none */
+    uint32_t parameter; /* hash of the scalar, or of a rooted one signature_root(); 0 if none */
     uint8_t device;     /* of its tensors: enum tutti_device */
     uint8_t format;     /* of its tensors: enum layout_format */
     uint16_t dims;      /* number of sizes */
     /* Of each dimension. Dense tensors: its position in memory, 0: contiguous. Sparse ones: 0:
      * sparse, 1: dense. */
     uint8_t order[LAYOUT_DIMS];
+    uint32_t pairs;      /* pairs of tensors that move one after the other; 0: all-reduce */
+    uint32_t more_pairs; /* hash of the pairs behind the first, which the rest describes */
     int64_t sizes[LAYOUT_DIMS];
 };
 
-enum layout_format { LAYOUT_DENSE, LAYOUT_SPARSE };
+/* LISTS: an all-to-all of lists, whose lengths the ranks exchange when they run it. */
+enum layout_format { LAYOUT_DENSE, LAYOUT_SPARSE, LAYOUT_LISTS };
 
 enum layout_announcement_kind {
     LAYOUT_ANNOUNCED,
@@ -164,10 +167,9 @@ struct layout_announcement {
     uint32_t kind;        /* enum layout_announcement_kind */
     uint32_t tag;
     uint16_t inputs;   /* this rank's dense tensors */
-    uint16_t direct;   /* 1: the group's devices reach this rank's tensor */
+    uint16_t direct;   /* 1: this rank's tensors go to a communicator as they are */
     uint64_t sequence; /* of the tag */
     struct layout_operation operation;
-    unsigned char pad[8];
 };
 
 /* The leader to all ranks: "all have this operation: run it now", or why it ends. */
@@ -182,7 +184,7 @@ struct layout_verdict {
     uint64_t sequence;
     struct layout_operation expected; /* of a mismatch: what `rank` has, what `peer` has */
     struct layout_operation seen;
-    unsigned char pad[32];
+    unsigned char pad[16];
 };
 
 /* How the owner of a control ring sleeps. A nap ends within 1 ms, by itself. An owner that rests

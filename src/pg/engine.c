@@ -238,14 +238,16 @@ static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op)
 }
 
 /* After a failure the communicator has failed, or its status is OK and the operation failed
- * alone. */
+ * alone. A barrier is done: all ranks have announced it. */
 static void run(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
     if (op->sparse)
         pg_sparse_run(pg, op, &outcome);
-    else
+    else if (op->work.collective == TUTTI_COLLECTIVE_ALL_REDUCE)
         outcome.status = run_dense(pg, op);
+    else if (op->work.collective != TUTTI_COLLECTIVE_BARRIER)
+        pg_blocks_run(pg, op, &outcome);
     pg->progress_at = 0; /* the operation has just ended */
     if (outcome.status == TUTTI_OK && op->staging) {
         pg_list_append(&pg->copying_out, op);

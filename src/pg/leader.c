@@ -86,8 +86,8 @@ static bool same_operation(const struct layout_operation *a, const struct layout
 {
     size_t dims = a->dims < LAYOUT_DIMS ? a->dims : LAYOUT_DIMS;
     return a->signature == b->signature && a->parameter == b->parameter && a->dims == b->dims &&
-           a->device == b->device && a->format == b->format &&
-           memcmp(a->order, b->order, sizeof a->order) == 0 &&
+           a->device == b->device && a->format == b->format && a->pairs == b->pairs &&
+           a->more_pairs == b->more_pairs && memcmp(a->order, b->order, sizeof a->order) == 0 &&
            memcmp(a->sizes, b->sizes, dims * sizeof *a->sizes) == 0;
 }
 

@@ -60,6 +60,30 @@ const char *pg_operation_name(const struct layout_operation *operation)
     return tutti_collective_name(signature_unpack(operation->signature, 0).collective);
 }
 
+/* What follows the name, but for the layout. */
+static void append_call(struct text *text, const struct layout_operation *operation,
+                        const struct tutti_signature *what)
+{
+    const uint32_t mask = (1u << SIGNATURE_ROOT_BITS) - 1;
+    const bool rooted = coll_is_rooted(what->collective);
+    const uint32_t hash = rooted ? what->parameter & ~mask : what->parameter;
+    APPEND(text, " of ");
+    if (operation->pairs > 1)
+        APPEND(text, "%" PRIu32 " x ", operation->pairs);
+    if (operation->format == LAYOUT_LISTS && !what->count && !operation->dims)
+        APPEND(text, "lists of %s", tutti_dtype_name(what->dtype));
+    else
+        APPEND(text, "%" PRIu64 " %s", what->count, tutti_dtype_name(what->dtype));
+    if (what->op)
+        APPEND(text, ", %s", tutti_op_name(what->op));
+    if (hash)
+        APPEND(text, " (scalar hash %08" PRIx32 ")", hash);
+    if (rooted)
+        APPEND(text, ", root %" PRIu32, (what->parameter & mask) - 1);
+    if (operation->more_pairs)
+        APPEND(text, " (layouts of the other pairs: hash %08" PRIx32 ")", operation->more_pairs);
+}
+
 /* `operation` may come from another process, so its fields are not trusted. */
 static void append_operation(struct text *text, const struct layout_operation *operation)
 {
@@ -72,10 +96,17 @@ static void append_operation(struct text *text, const struct layout_operation *o
         APPEND(text, "%s", where);
         return;
     }
-    APPEND(text, "%s of %" PRIu64 " %s, %s", pg_operation_name(operation), what.count,
-           tutti_dtype_name(what.dtype), tutti_op_name(what.op));
-    if (what.parameter)
-        APPEND(text, " (scalar hash %08" PRIx32 ")", what.parameter);
+    APPEND(text, "%s", pg_operation_name(operation));
+    if (what.collective == TUTTI_COLLECTIVE_BARRIER)
+        return;
+    append_call(text, operation, &what);
+    if (operation->format == LAYOUT_LISTS) {
+        if (dims == 2)
+            APPEND(text, " from rank %" PRId64 " to rank %" PRId64, operation->sizes[0],
+                   operation->sizes[1]);
+        APPEND(text, "%s", where);
+        return;
+    }
     APPEND(text, ", sizes [");
     for (int d = 0; d < dims; d++)
         APPEND(text, "%s%" PRId64, d ? ", " : "", operation->sizes[d]);

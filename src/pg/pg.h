@@ -60,6 +60,15 @@ struct pg_sparse {
     struct tutti_sparse_tensor tensors[];
 };
 
+/* The tensors of one side of a call: for each pair `each` tensors of `blocks` blocks. If the
+ * operand has a block for each rank, one of the two is the world size. */
+struct pg_operand {
+    const struct tutti_tensor *tensors;
+    int count; /* of all pairs; 0: this rank has no such operand */
+    int each;
+    int blocks;
+};
+
 /* An operation of a group; it is a work. The engine holds one reference, the caller's handle
  * another. */
 struct pg_op {
@@ -80,10 +89,13 @@ struct pg_op {
     struct coll_args args; /* of one tensor; without operands. work.collective is called */
     struct tutti_op op;    /* what args.op points to, if the caller created it */
     struct layout_operation operation; /* the call and its tensors, for the other ranks */
-    uint16_t inputs; /* dense tensors of this rank; after the verdict: the most of any rank */
-    bool direct;     /* the devices can reduce it: on this rank; after the verdict: on all */
-    struct pg_sparse *sparse;   /* NULL: the tensors are dense */
-    struct pg_staging *staging; /* NULL: the tensors are in host memory */
+    uint16_t inputs; /* of a reduction, dense tensors of this rank; after the verdict: the most of
+                      * any rank */
+    bool direct; /* the tensors go to a communicator as they are: on this rank; after the verdict:
+                  * on all */
+    struct pg_operand send, recv; /* in `tensors`; of an all-reduce they are the same */
+    struct pg_sparse *sparse;     /* NULL: the tensors are dense */
+    struct pg_staging *staging;   /* NULL: the tensors are in host memory */
     struct pg_tag *tag_state;
     bool input_late; /* the time-out passed before the input was ready */
     /* op_make() does not set the fields from here on. `outcome` is valid once the operation is
@@ -154,7 +166,7 @@ struct tutti_pg {
     int64_t peers_checked_at;      /* when the thread last checked that all processes live */
     int64_t progress_at; /* the first time read after the last operation ended; 0: none yet */
     int64_t stop_at;     /* when a stopping group gives up its operations; 0: it does not stop */
-    float *widened;      /* part.c: partial results */
+    float *widened;      /* part.c: partial results; blocks.c: blocks of lists */
     struct sparse_worker worker;
     struct pg_share *share;
     struct pg_bounce bounce;
@@ -190,29 +202,60 @@ void pg_release(struct tutti_pg *pg);
 
 /* ---- queue.c --------------------------------------------------------------------------------- */
 
+/* The tensors of a call: all, or those to send and those to receive. */
+struct pg_lists {
+    const void *list[2];
+    int count[2];
+};
+
 /* A public function that submits operations, and the tensors that it takes. */
 struct pg_call {
     const char *name;
     enum tutti_collective collective;
     const char *type; /* of a tensor */
     size_t tensor_bytes;
-    size_t more_bytes; /* what follows the operation in memory, except for the tensors */
-    /* Describe a tensor: dtype and count in *args, all else in *operation. Returns INVALID. */
+    size_t more_bytes;        /* what follows the operation in memory, except for the tensors */
+    size_t more_tensor_bytes; /* and what each tensor adds to that */
+    /* Check the tensors. Set args, operation, and what else of the operation depends on them. An
+     * operand that this rank ignores becomes empty. Returns what the public function does. */
+    enum tutti_status (*read)(const struct tutti_pg *pg, const struct pg_call *call,
+                              struct pg_lists *lists, struct pg_op *op);
+    /* For pg_list_read(): describe a tensor, dtype and count in *args, all else in *operation.
+     * Returns INVALID. */
     enum tutti_status (*describe)(const void *tensor, enum tutti_device *device,
                                   struct coll_args *args, struct layout_operation *operation);
-    /* Check the data of tensors[index], which has been described. Returns what the public function
-     * does. */
+    /* For pg_list_read(): check the data of tensors[index], which has been described. */
     enum tutti_status (*check)(const struct tutti_pg *pg, const struct pg_call *call,
                                const void *tensors, int index, const struct coll_args *args);
     /* Copy the tensors and write the title. */
-    void (*fill)(struct pg_op *op, const void *tensors, int count);
+    void (*fill)(struct pg_op *op, const struct pg_lists *lists);
 };
 
+/* Check one list of tensors of one layout: struct pg_call's `read`. */
+enum tutti_status pg_list_read(const struct tutti_pg *pg, const struct pg_call *call,
+                               struct pg_lists *lists, struct pg_op *op);
+enum tutti_status pg_device_check(enum tutti_device device);
+/* Compare the description of a tensor with that of the first one. Returns INVALID. */
+enum tutti_status pg_same_kind(enum tutti_dtype first_dtype, enum tutti_dtype dtype,
+                               const struct layout_operation *first,
+                               const struct layout_operation *other);
+enum tutti_status pg_same_layout(const struct layout_operation *first,
+                                 const struct layout_operation *other);
 /* Make an operation, give it the next number of its tag and append it to the queue. The arguments
  * are those of the public function; `args` has those that concern no tensor. */
-enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call, const void *tensors,
-                            int count, const struct coll_args *args,
+enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call,
+                            const struct pg_lists *lists, const struct coll_args *args,
                             const struct tutti_pg_call_options *options, tutti_work_t **work);
+
+/* ---- tensor.c -------------------------------------------------------------------------------- */
+
+/* Describe a dense tensor: struct pg_call's `describe`. */
+enum tutti_status pg_tensor_describe(const void *tensor, enum tutti_device *device,
+                                     struct coll_args *args, struct layout_operation *operation);
+/* The number of elements of a tensor that has been described. */
+size_t pg_elements(const struct tutti_tensor *tensor);
+/* "NAME of [pairs x ]elements dtype[, op][, root N]". */
+void pg_title_make(struct pg_op *op, int pairs);
 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
@@ -266,6 +309,15 @@ struct pg_part {
  * parts. */
 enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
                                  const struct pg_part *part);
+
+/* ---- blocks.c -------------------------------------------------------------------------------- */
+
+/* Block `index` of one pair of an operand. *count: its elements. Those of a list of an all-to-all
+ * differ. */
+void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
+               size_t *count);
+/* Run a collective on CPU tensors other than an all-reduce, together with all ranks. */
+void pg_blocks_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
 
 /* ---- sparse_run.c ---------------------------------------------------------------------------- */
 

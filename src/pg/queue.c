@@ -49,7 +49,7 @@ static void op_begin(struct pg_op *op, struct tutti_pg *pg,
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
-static enum tutti_status device_check(enum tutti_device device)
+enum tutti_status pg_device_check(enum tutti_device device)
 {
     if (device == TUTTI_DEVICE_CPU || device == TUTTI_DEVICE_CUDA)
         return TUTTI_OK;
@@ -58,22 +58,28 @@ static enum tutti_status device_check(enum tutti_device device)
                      (int)device);
 }
 
-/* Compare the description of one tensor of a list with that of the first one. */
-static enum tutti_status same_check(enum tutti_dtype first_dtype, enum tutti_dtype dtype,
-                                    const struct layout_operation *first,
-                                    const struct layout_operation *other)
+enum tutti_status pg_same_kind(enum tutti_dtype first_dtype, enum tutti_dtype dtype,
+                               const struct layout_operation *first,
+                               const struct layout_operation *other)
 {
     static const char *const devices[] = {
         [TUTTI_DEVICE_CPU] = "the CPU", [TUTTI_DEVICE_CUDA] = "a CUDA device"};
-    const char *what = NULL;
     if (first->device != other->device)
-        return error_set(TUTTI_ERR_INVALID,
-                         "on %s, tensors[0] on %s: expected one kind of device; copy the one or "
-                         "the other, or make it two calls",
-                         devices[other->device], devices[first->device]);
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "on %s, the first tensor on %s: expected one kind of device; copy the one or "
+            "the other, or make it two calls",
+            devices[other->device], devices[first->device]);
     if (first_dtype != dtype)
-        return error_set(TUTTI_ERR_INVALID, "of %s, tensors[0] of %s: expected one dtype",
+        return error_set(TUTTI_ERR_INVALID, "of %s, the first tensor of %s: expected one dtype",
                          tutti_dtype_name(dtype), tutti_dtype_name(first_dtype));
+    return TUTTI_OK;
+}
+
+enum tutti_status pg_same_layout(const struct layout_operation *first,
+                                 const struct layout_operation *other)
+{
+    const char *what = NULL;
     if (first->dims != other->dims)
         what = "number of dimensions";
     else if (memcmp(first->sizes, other->sizes, first->dims * sizeof *first->sizes) != 0)
@@ -82,27 +88,33 @@ static enum tutti_status same_check(enum tutti_dtype first_dtype, enum tutti_dty
         what = first->format == LAYOUT_SPARSE ? "sparse and dense dimensions" : "strides";
     if (!what)
         return TUTTI_OK;
-    return error_set(TUTTI_ERR_INVALID, "it and tensors[0] differ in %s: expected one layout",
+    return error_set(TUTTI_ERR_INVALID, "it and the first tensor differ in %s: expected one layout",
                      what);
 }
 
-/* Check the list. [out] what: args and operation. */
-static enum tutti_status tensors_check(const struct tutti_pg *pg, const struct pg_call *call,
-                                       const void *list, int count, struct pg_op *what)
+enum tutti_status pg_list_read(const struct tutti_pg *pg, const struct pg_call *call,
+                               struct pg_lists *lists, struct pg_op *op)
 {
+    const void *list = lists->list[0];
+    const int count = lists->count[0];
+    if (!list || count < 1 || count > TUTTI_MAX_TENSORS)
+        return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", call->name,
+                         count, list, TUTTI_MAX_TENSORS);
     for (int i = 0; i < count; i++) {
-        struct layout_operation other, *operation = i ? &other : &what->operation;
-        const enum tutti_dtype first_dtype = what->args.dtype;
+        struct layout_operation other, *operation = i ? &other : &op->operation;
+        const enum tutti_dtype first_dtype = op->args.dtype;
         const void *tensor = (const char *)list + (size_t)i * call->tensor_bytes;
         enum tutti_device device = TUTTI_DEVICE_CPU;
-        enum tutti_status status = call->describe(tensor, &device, &what->args, operation);
+        enum tutti_status status = call->describe(tensor, &device, &op->args, operation);
         if (status == TUTTI_OK)
-            status = device_check(device);
+            status = pg_device_check(device);
         operation->device = (uint8_t)device;
         if (status == TUTTI_OK && i)
-            status = same_check(first_dtype, what->args.dtype, &what->operation, &other);
+            status = pg_same_kind(first_dtype, op->args.dtype, &op->operation, &other);
+        if (status == TUTTI_OK && i)
+            status = pg_same_layout(&op->operation, &other);
         if (status == TUTTI_OK)
-            status = call->check(pg, call, list, i, &what->args);
+            status = call->check(pg, call, list, i, &op->args);
         if (status != TUTTI_OK)
             return error_context(status, "%s: tensors[%d]", call->name, i);
     }
@@ -113,29 +125,33 @@ static enum tutti_status tensors_check(const struct tutti_pg *pg, const struct p
 static void sign(const struct pg_call *call, const struct coll_args *args,
                  struct layout_operation *operation)
 {
-    const bool reduces = coll_rows[call->collective].reduces;
-    const enum op_kind kind = reduces ? op_kind(args->op) : (enum op_kind)0;
+    const struct coll *coll = &coll_rows[call->collective];
+    const enum op_kind kind = coll->reduces ? op_kind(args->op) : (enum op_kind)0;
     uint64_t bits;
     operation->signature =
         signature_pack(call->collective, args->dtype, kind, TUTTI_ALGO_NONE, args->count);
     operation->parameter = 0;
-    if (kind != OP_PREMUL_SUM)
-        return;
-    memcpy(&bits, &args->op->scalar, sizeof bits);
-    operation->parameter = signature_hash(bits);
+    if (kind == OP_PREMUL_SUM) {
+        memcpy(&bits, &args->op->scalar, sizeof bits);
+        operation->parameter = signature_hash(bits);
+    }
+    if (coll->peer == COLL_ROOT)
+        operation->parameter = signature_root(operation->parameter, args->peer);
 }
 
 static enum tutti_status op_make(const struct tutti_pg *pg, const struct pg_call *call,
-                                 const void *list, int count, const struct coll_args *args,
+                                 struct pg_lists *lists, const struct coll_args *args,
                                  struct pg_op **made)
 {
     struct pg_op what = {.args = *args, .work.collective = call->collective};
     what.args.op = op_known(args->op);
-    enum tutti_status status = tensors_check(pg, call, list, count, &what);
+    enum tutti_status status = call->read(pg, call, lists, &what);
     if (status != TUTTI_OK)
         return status;
     sign(call, &what.args, &what.operation);
-    const size_t bytes = sizeof **made + (size_t)count * call->tensor_bytes + call->more_bytes;
+    const size_t count = (size_t)lists->count[0] + (size_t)lists->count[1];
+    const size_t bytes =
+        sizeof **made + count * (call->tensor_bytes + call->more_tensor_bytes) + call->more_bytes;
     struct pg_op *op = malloc(bytes);
     if (!op)
         return error_errno("%s: malloc of %zu bytes", call->name, bytes);
@@ -144,7 +160,7 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct pg_call
         op->op = *op->args.op;
         op->args.op = &op->op;
     }
-    call->fill(op, list, count);
+    call->fill(op, lists);
     *made = op;
     return TUTTI_OK;
 }
@@ -190,24 +206,38 @@ static enum tutti_status stream_take(const struct tutti_pg *pg, const char *name
                      name, (const void *)stream);
 }
 
-static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call, const void *list,
-                                int count, const struct coll_args *args,
+/* The structs of a program with another struct_size are copied to `room`. */
+union room {
+    struct tutti_tensor dense[2][TUTTI_MAX_TENSORS];
+    struct tutti_sparse_tensor sparse[TUTTI_MAX_TENSORS];
+};
+
+static enum tutti_status lists_read(const struct pg_call *call, struct pg_lists *lists,
+                                    union room *room)
+{
+    void *const rooms[] = {room, room->dense[1]};
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < 2 && status == TUTTI_OK; i++) {
+        const int count = lists->count[i];
+        if (lists->list[i] && count > 0 && count <= TUTTI_MAX_TENSORS) /* call->read() refuses */
+            status = options_list(call->name, call->type, &lists->list[i], count, rooms[i],
+                                  call->tensor_bytes);
+    }
+    return status;
+}
+
+static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call,
+                                struct pg_lists lists, const struct coll_args *args,
                                 const struct tutti_pg_call_options *given, tutti_work_t **work)
 {
     struct tutti_pg_call_options options = {.struct_size = sizeof options};
-    union {
-        struct tutti_tensor dense[TUTTI_MAX_TENSORS];
-        struct tutti_sparse_tensor sparse[TUTTI_MAX_TENSORS];
-    } room; /* of a program with another struct_size */
+    union room room;
     struct pg_op *op = NULL;
     enum tutti_status status = options_read(pg, call->name, given, &options);
-    if (status == TUTTI_OK && (!list || count < 1 || count > TUTTI_MAX_TENSORS))
-        status = error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", call->name,
-                           count, list, TUTTI_MAX_TENSORS);
     if (status == TUTTI_OK)
-        status = options_list(call->name, call->type, &list, count, &room, call->tensor_bytes);
+        status = lists_read(call, &lists, &room);
     if (status == TUTTI_OK)
-        status = op_make(pg, call, list, count, args, &op);
+        status = op_make(pg, call, &lists, args, &op);
     if (status != TUTTI_OK)
         return status;
     op_begin(op, pg, &options);
@@ -228,13 +258,13 @@ static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call,
     return status;
 }
 
-enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call, const void *tensors,
-                            int count, const struct coll_args *args,
+enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call,
+                            const struct pg_lists *lists, const struct coll_args *args,
                             const struct tutti_pg_call_options *options, tutti_work_t **work)
 {
     if (work)
         *work = NULL;
-    enum tutti_status status = submit(pg, call, tensors, count, args, options, work);
+    enum tutti_status status = submit(pg, call, *lists, args, options, work);
     if (status != TUTTI_OK)
         comm_count_refused();
     return status;

@@ -96,9 +96,10 @@ static void title_make(struct pg_op *op)
              tutti_dtype_name(op->args.dtype));
 }
 
-static void fill(struct pg_op *op, const void *list, int count)
+static void fill(struct pg_op *op, const struct pg_lists *lists)
 {
-    const struct tutti_sparse_tensor *tensors = list;
+    const struct tutti_sparse_tensor *tensors = lists->list[0];
+    const int count = lists->count[0];
     struct pg_sparse *sparse = op->sparse = (struct pg_sparse *)(void *)(op + 1);
     *sparse = (struct pg_sparse){.count = count};
     memcpy(sparse->tensors, tensors, (size_t)count * sizeof *tensors);
@@ -118,11 +119,12 @@ enum tutti_status tutti_pg_all_reduce_sparse(struct tutti_pg *pg,
                                         .type = "tutti_sparse_tensor",
                                         .tensor_bytes = sizeof *tensors,
                                         .more_bytes = sizeof(struct pg_sparse),
+                                        .read = pg_list_read,
                                         .describe = describe,
                                         .check = check,
                                         .fill = fill};
     const struct coll_args args = {.op = TUTTI_SUM};
-    return pg_submit(pg, &call, tensors, count, &args, options, work);
+    return pg_submit(pg, &call, &(struct pg_lists){{tensors}, {count}}, &args, options, work);
 }
 
 /* ---- the work -------------------------------------------------------------------------------- */

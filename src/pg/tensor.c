@@ -35,6 +35,14 @@ static enum tutti_status count_read(const struct tutti_tensor *tensor, size_t *c
     return TUTTI_OK;
 }
 
+size_t pg_elements(const struct tutti_tensor *tensor)
+{
+    size_t count = 1;
+    for (int d = 0; d < tensor->dims; d++)
+        count *= (size_t)tensor->sizes[d]; /* overflows only if a size is 0 */
+    return count;
+}
+
 /* Set the position of each dimension in memory, the least stride first. Refuse holes and
  * overlaps. */
 static enum tutti_status order_read(const struct tutti_tensor *tensor,
@@ -62,8 +70,8 @@ static enum tutti_status order_read(const struct tutti_tensor *tensor,
     }
 }
 
-static enum tutti_status describe(const void *given, enum tutti_device *device,
-                                  struct coll_args *args, struct layout_operation *operation)
+enum tutti_status pg_tensor_describe(const void *given, enum tutti_device *device,
+                                     struct coll_args *args, struct layout_operation *operation)
 {
     const struct tutti_tensor *tensor = given;
     const int dims = tensor->dims;
@@ -78,6 +86,7 @@ static enum tutti_status describe(const void *given, enum tutti_device *device,
         return status;
     memset(operation->order, LAYOUT_NO_POSITION, sizeof operation->order);
     operation->format = LAYOUT_DENSE;
+    operation->pairs = operation->more_pairs = 0;
     operation->dims = (uint16_t)dims;
     if (dims)
         memcpy(operation->sizes, tensor->sizes, (size_t)dims * sizeof *tensor->sizes);
@@ -142,29 +151,37 @@ static char *put_number(char *to, size_t number)
     return to;
 }
 
-/* "all_reduce of [tensors x ]elements dtype[, op]". Written by hand: snprintf() took a third of the
- * time of a submission. */
-static void title_make(struct pg_op *op, int count)
+/* Written by hand: snprintf() took a third of the time of a submission. */
+void pg_title_make(struct pg_op *op, int pairs)
 {
-    static_assert(PG_TITLE_BYTES >= sizeof "all_reduce of 16 x 18446744073709551615 float8_e4m3, "
-                                           "premul_sum",
+    static_assert(PG_TITLE_BYTES >= sizeof "reduce of 16 x 18446744073709551615 float8_e4m3, "
+                                           "premul_sum, root 63",
                   "the longest title");
     char *to = stpcpy(op->title, tutti_collective_name(op->work.collective));
+    if (op->work.collective == TUTTI_COLLECTIVE_BARRIER)
+        return;
     to = stpcpy(to, " of ");
-    if (count > 1)
-        to = stpcpy(put_number(to, (size_t)count), " x ");
-    to = stpcpy(put_number(to, op->args.count), " ");
+    if (pairs > 1)
+        to = stpcpy(put_number(to, (size_t)pairs), " x ");
+    if (op->operation.format == LAYOUT_LISTS)
+        to = stpcpy(to, "lists of ");
+    else
+        to = stpcpy(put_number(to, op->args.count), " ");
     to = stpcpy(to, tutti_dtype_name(op->args.dtype));
     if (op->args.op)
-        stpcpy(stpcpy(to, ", "), tutti_op_name(op->args.op));
+        to = stpcpy(stpcpy(to, ", "), tutti_op_name(op->args.op));
+    if (coll_is_rooted(op->work.collective))
+        *put_number(stpcpy(to, ", root "), (size_t)op->args.peer) = 0;
 }
 
-static void fill(struct pg_op *op, const void *tensors, int count)
+static void fill(struct pg_op *op, const struct pg_lists *lists)
 {
-    tensors_copy(op, tensors, count);
-    title_make(op, count);
+    const int count = lists->count[0];
+    tensors_copy(op, lists->list[0], count);
+    pg_title_make(op, count);
     op->work.tensors = op->tensors;
     op->work.tensor_count = count;
+    op->send = op->recv = (struct pg_operand){op->tensors, count, 1, 1};
     op->inputs = (uint16_t)count;
 }
 
@@ -178,9 +195,10 @@ enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor 
                                         .type = "tutti_tensor",
                                         .tensor_bytes = sizeof *tensors,
                                         .more_bytes = TUTTI_MAX_DIMS * sizeof *tensors->strides,
-                                        .describe = describe,
+                                        .read = pg_list_read,
+                                        .describe = pg_tensor_describe,
                                         .check = check,
                                         .fill = fill};
     const struct coll_args args = {.op = reduction};
-    return pg_submit(pg, &call, tensors, count, &args, options, work);
+    return pg_submit(pg, &call, &(struct pg_lists){{tensors}, {count}}, &args, options, work);
 }

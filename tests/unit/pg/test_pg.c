@@ -93,7 +93,7 @@ static void refuses(void **state)
     two[1].strides = NULL, two[1].dims = 1;
     assert_refused(two, 2, TUTTI_SUM, TUTTI_ERR_INVALID, "differ in number of dimensions");
     two[1].dims = 2, two[1].dtype = TUTTI_INT32;
-    assert_refused(two, 2, TUTTI_SUM, TUTTI_ERR_INVALID, "of int32, tensors[0] of float32");
+    assert_refused(two, 2, TUTTI_SUM, TUTTI_ERR_INVALID, "of int32, the first tensor of float32");
     two[1].dtype = TUTTI_FLOAT32, two[1].data = &data[0][11];
     assert_refused(two, 2, TUTTI_SUM, TUTTI_ERR_INVALID, "overlap");
 

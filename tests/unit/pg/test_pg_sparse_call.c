@@ -94,7 +94,7 @@ static void refuses(void **state)
     assert_refused(&one, 1, TUTTI_ERR_INVALID, "can be addressed");
 
     two[1].dtype = TUTTI_INT32;
-    assert_refused(two, 2, TUTTI_ERR_INVALID, "tensors[1]: of int32, tensors[0] of float32");
+    assert_refused(two, 2, TUTTI_ERR_INVALID, "tensors[1]: of int32, the first tensor of float32");
     two[1] = good, two[1].sparse_dim = 1, two[1].dense_dim = 2;
     assert_refused(two, 2, TUTTI_ERR_INVALID, "differ in sparse and dense dimensions");
     two[1] = good, two[1].sizes = other;
