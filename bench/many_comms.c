@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What many communicators cost each process: memory, descriptors, threads, and the time to create
- * one after the first. The ranks are processes; rank 0 serves the store. */
+ * one after the first: on the store, or, with `dup`, as a copy of the first. The ranks are
+ * processes; rank 0 serves the store. */
 #include "now.h"
 
 #include <dirent.h>
@@ -48,7 +49,7 @@ static double cpu_ms(void)
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-static int be_rank(const char *url, int rank, int ranks, int count)
+static int be_rank(const char *url, int rank, int ranks, int count, bool dup)
 {
     tutti_comm_t **comms = calloc((size_t)count, sizeof(*comms));
     tutti_store_t *store;
@@ -59,7 +60,8 @@ static int be_rank(const char *url, int rank, int ranks, int count)
     if (comms == NULL || tutti_store_open(url, 0, &store) != TUTTI_OK)
         return EXIT_FAILURE;
     for (; made < count; made++) {
-        if (tutti_comm_create(store, rank, ranks, NULL, &comms[made]) != TUTTI_OK)
+        if ((dup && made ? tutti_comm_dup(comms[0], NULL, &comms[made])
+                         : tutti_comm_create(store, rank, ranks, NULL, &comms[made])) != TUTTI_OK)
             break;
         if (made > 0)
             continue;
@@ -93,16 +95,17 @@ int main(int argc, char **argv)
     int failed = 0;
     int status;
     char url[64];
+    bool dup = argc > 3 && strcmp(argv[3], "dup") == 0;
 
-    if (argc > 3 || count < 1 || ranks < 1 || ranks > TUTTI_MAX_RANKS) {
-        fprintf(stderr, "usage: many_comms [COMMUNICATORS (1000)] [RANKS (4)]\n");
+    if (argc > 4 || (argc > 3 && !dup) || count < 1 || ranks < 1 || ranks > TUTTI_MAX_RANKS) {
+        fprintf(stderr, "usage: many_comms [COMMUNICATORS (1000)] [RANKS (4)] [dup]\n");
         return EXIT_FAILURE;
     }
     for (int rank = 0; rank < ranks; rank++) {
         snprintf(url, sizeof(url), "tcp://127.0.0.1:%d%s", 20000 + (int)getpid() % 10000,
                  rank == 0 ? "?server=1" : "");
         if (fork() == 0)
-            _exit(be_rank(url, rank, ranks, count));
+            _exit(be_rank(url, rank, ranks, count, dup));
     }
     while (wait(&status) > 0)
         failed |= status;

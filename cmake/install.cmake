@@ -5,7 +5,7 @@ install(TARGETS tutti tutti_archive EXPORT tuttiTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/tutti/collectives.h include/tutti/pg.h include/tutti/recorder.h include/tutti/recovery.h include/tutti/tutti.h
+install(FILES include/tutti/collectives.h include/tutti/communicators.h include/tutti/pg.h include/tutti/recorder.h include/tutti/recovery.h include/tutti/tutti.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)

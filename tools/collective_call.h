@@ -29,6 +29,7 @@ static inline enum tutti_status collective_call(enum tutti_collective which, con
     case TUTTI_COLLECTIVE_SCATTER:
     case TUTTI_COLLECTIVE_SEND:
     case TUTTI_COLLECTIVE_RECV:
+    case TUTTI_COLLECTIVE_SPLIT:
         break;
     }
     return TUTTI_ERR_INVALID;

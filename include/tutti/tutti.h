@@ -175,7 +175,8 @@ TUTTI_API const char *tutti_op_name(tutti_op_t op);
     X(GATHER, 8, "gather")                                                                         \
     X(SCATTER, 9, "scatter")                                                                       \
     X(SEND, 10, "send")                                                                            \
-    X(RECV, 11, "recv")
+    X(RECV, 11, "recv")                                                                            \
+    X(SPLIT, 17, "split")
 
 enum tutti_collective {
 #define TUTTI_COLLECTIVE_ENUM(name, value, text) TUTTI_COLLECTIVE_##name = value,
@@ -536,6 +537,7 @@ TUTTI_API int tutti_comm_rank(const tutti_comm_t *comm);
 TUTTI_API int tutti_comm_world_size(const tutti_comm_t *comm);
 
 #include "tutti/collectives.h"
+#include "tutti/communicators.h"
 
 /* ---- work ------------------------------------------------------------------------------------ */
 

@@ -181,7 +181,7 @@ static enum tutti_status matrix_agree(const struct links *links, const struct ho
         return TUTTI_OK;
     }
     if (*links->file) {
-        status = files_compare(links, exchanger, deadline);
+        status = exchanger ? files_compare(links, exchanger, deadline) : TUTTI_OK;
     } else if (links->config->device == TUTTI_DEVICE_CUDA) {
         status = devices_ask(links, records, exchanger, deadline);
     } else {

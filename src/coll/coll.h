@@ -60,6 +60,7 @@ static const struct coll coll_rows[] = {
                                   .send = COLL_OF_ROOT},
     [TUTTI_COLLECTIVE_SEND] = {.call = "tutti_send", .peer = COLL_PARTNER, .recv = COLL_OF_NONE},
     [TUTTI_COLLECTIVE_RECV] = {.call = "tutti_recv", .peer = COLL_PARTNER, .send = COLL_OF_NONE},
+    [TUTTI_COLLECTIVE_SPLIT] = {.call = "tutti_comm_split", .recv_all = true},
 };
 
 /* Of a value that may be none of the collectives. */

@@ -18,6 +18,10 @@ static void signature_format(const struct tutti_signature *signature, char *text
             snprintf(text, size, "%s", name);
         return;
     }
+    if (signature->collective == TUTTI_COLLECTIVE_SPLIT) {
+        snprintf(text, size, "%s", name);
+        return;
+    }
     int length = snprintf(text, size, "%s of %" PRIu64 " %s, %s%s%s", name, signature->count,
                           tutti_dtype_name(signature->dtype),
                           signature->op ? tutti_op_name(signature->op) : "",

@@ -22,6 +22,7 @@
 #include "cuda/runtime/table.h"
 #include "ipc/channel.h"
 #include "ipc/fork.h"
+#include "store/status_agree.h"
 #include "store/store.h"
 
 #include <inttypes.h>
@@ -164,7 +165,7 @@ static enum tutti_status create(tutti_store_t *store, int rank, int world_size,
     if (status != TUTTI_OK)
         return status;
     created->store = store;
-    status = comm_config_read(options, world_size, created);
+    status = comm_config_read(options, created);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(created);
         return status;
@@ -210,8 +211,9 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
 
 /* What a rendezvous needs for its length. */
 struct workspace {
-    struct channel *channel; /* listens; NULL: this rank cannot, or the group has it */
-    char not_listening[512]; /* why */
+    const struct comm_origin *origin; /* NULL: the ranks meet on a store */
+    struct channel *channel;          /* listens; NULL: this rank cannot, or the group has it */
+    char not_listening[512];          /* why */
     char prefix[COMM_NAME_BYTES + 40];
     struct channel_address addresses[TUTTI_MAX_RANKS];
     struct host_record own;
@@ -231,7 +233,9 @@ static enum tutti_status record_make(const struct tutti_comm *comm, struct works
         status = cuda_table_load(&work->table);
     if (status != TUTTI_OK)
         return status;
-    if (channel_listen(NULL, &work->channel, &address) != TUTTI_OK)
+    if (work->origin)
+        address = channel_address_own();
+    else if (channel_listen(NULL, &work->channel, &address) != TUTTI_OK)
         snprintf(work->not_listening, sizeof work->not_listening, "%.*s",
                  (int)sizeof work->not_listening - 1, tutti_last_error());
     return host_record_make(&comm->config, comm->world_size, &address, cuda ? &work->device : NULL,
@@ -278,7 +282,8 @@ static enum cuda_place place_choose(const struct tutti_comm *comm,
 
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
                                      const struct cpu_group_config *host, enum cuda_place place,
-                                     const char *why, int64_t deadline)
+                                     const char *why, struct tutti_exchanger *exchanger,
+                                     int64_t deadline)
 {
     for (int r = 0; r < comm->world_size; r++)
         work->devices[r] = work->records[r].device;
@@ -298,7 +303,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .host = comm->host,
         .marked = comm->recorder.pattern != NULL,
         .recorder_fd = comm->recorder.fd,
-        .exchanger = host->exchanger,
+        .exchanger = exchanger,
         .interrupt = host->interrupt,
         .timeout_ms = deadline_timeout_ms(deadline),
     };
@@ -343,13 +348,25 @@ static enum tutti_status forced_check(struct tutti_comm *comm)
     return TUTTI_OK;
 }
 
+static enum tutti_status agree_by_store(void *exchanger, enum tutti_status mine, int64_t timeout_ms)
+{
+    return status_agree(exchanger, mine, timeout_ms);
+}
+
+static enum tutti_status agree_by_origin(void *context, enum tutti_status mine, int64_t timeout_ms)
+{
+    const struct comm_origin *origin = context;
+    (void)timeout_ms; /* the parent's holds */
+    return origin->exchange(origin->context, mine, NULL, NULL);
+}
+
 static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *work,
                                      const struct interrupt *interrupt,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
     const struct host_record *records = work->records;
     const int rank = comm->rank, size = comm->world_size;
-    comm->cores = host_cores(records, size);
+    const struct comm_origin *origin = work->origin;
     host_addresses(records, size, work->addresses);
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
@@ -379,14 +396,16 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .rules = cuda ? &choice_rules_free : &comm->rules,
         .arena_bytes = idle ? 0 : (size_t)comm->config.arena_bytes,
         .remote = host_remote_ranks(records, rank, size),
-        .shared = host_processes_shared(records, size),
+        .shared = comm->shared,
         .channel = &work->channel,
+        .connected = origin != NULL,
         .addresses = work->addresses,
-        .oversubscribed = comm->world_size > comm->cores,
+        .oversubscribed = comm->crowded,
         .idle = idle,
         .nonce = comm->nonce,
         .isa = comm->isa,
-        .exchanger = exchanger,
+        .agree = origin ? agree_by_origin : agree_by_store,
+        .agree_context = origin ? (void *)(uintptr_t)origin : exchanger,
         .interrupt = interrupt,
         .timeout_ms = deadline_timeout_ms(deadline),
         .record = comm->recorder.page,
@@ -396,10 +415,22 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     status = cpu_group_open(&config, comm->host);
     cpu_group_set_progress(comm->host, comm->progress, comm->progress_context);
     if (status == TUTTI_OK && cuda)
-        status = device_open(comm, work, &config, place, why, deadline);
+        status = device_open(comm, work, &config, place, why, exchanger, deadline);
     comm->backend = cuda ? &cuda_backend : &cpu_backend;
     comm->group = cuda ? (void *)comm->cuda : comm->host;
     return status;
+}
+
+/* What the records of all ranks say. */
+static void records_take(struct tutti_comm *comm, struct workspace *work)
+{
+    const struct tutti_comm *parent = work->origin ? work->origin->parent : NULL;
+    const int size = comm->world_size;
+    host_records_take(work->records, &work->own, comm->rank, size);
+    comm->cores = host_cores(work->records, size);
+    comm->crowded = size > comm->cores || (parent && parent->crowded);
+    comm->shared = parent ? parent->shared : host_processes_shared(work->records, size);
+    comm->table_hash = work->own.table_hash;
 }
 
 /* Meets the others and gets their records. Ranks that have agreed on a meeting have met. */
@@ -426,13 +457,24 @@ static enum tutti_status records_get(struct tutti_comm *comm, struct workspace *
                                             work->records, call.timeout_ms);
     if (status != TUTTI_OK)
         return status;
-    host_records_take(work->records, &work->own, comm->rank, comm->world_size);
+    records_take(comm, work);
     for (int r = 0; r < comm->world_size && comm->setup; r++)
         comm->setup->processes[r] = work->records[r].identity.address.process;
     comm->generation = meeting->generation;
-    comm->table_hash = work->own.table_hash;
     memcpy(comm->nonce, meeting->nonce, sizeof comm->nonce);
     return TUTTI_OK;
+}
+
+static void ready_set(struct tutti_comm *comm)
+{
+    channel_settle(cpu_group_ranks(comm->host)->channel);
+    invariant(!comm->ready && comm->declined == TUTTI_OK && comm->backend && comm->group);
+    comm->ready = true;
+    POINT("comm.ready");
+    comm_record_meeting(comm);
+    log_write(TUTTI_LOG_INFO, comm->rank,
+              "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,
+              comm->generation, comm->world_size, comm->cores, comm->isa->name);
 }
 
 static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, tutti_store_t *store,
@@ -457,18 +499,30 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
         status = groups_open(comm, work, interrupt, &exchanger, deadline);
     if (status != TUTTI_OK)
         return status;
-    channel_settle(cpu_group_ranks(comm->host)->channel);
-    invariant(!comm->ready && comm->declined == TUTTI_OK && comm->backend && comm->group);
-    comm->ready = true;
-    POINT("comm.ready");
+    ready_set(comm);
     char last_key[MEET_KEY_BYTES];
     meet_last_key(comm->name, comm->nonce, last_key);
     exchanger_end(&exchanger, last_key, deadline);
-    comm_record_meeting(comm);
-    log_write(TUTTI_LOG_INFO, comm->rank,
-              "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,
-              comm->generation, comm->world_size, comm->cores, comm->isa->name);
     return TUTTI_OK;
+}
+
+static enum tutti_status workspace_create(const struct tutti_comm *comm,
+                                          const struct comm_origin *origin, struct workspace **work)
+{
+    size_t bytes = sizeof **work + (size_t)comm->world_size * sizeof(struct host_record);
+    *work = malloc(bytes);
+    if (!*work)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+    (*work)->channel = NULL;
+    (*work)->origin = origin;
+    return record_make(comm, *work);
+}
+
+static void workspace_destroy(struct workspace *work)
+{
+    if (work)
+        channel_close(work->channel);
+    free(work);
 }
 
 /* Puts a communicator together: collective, on this view of the store, under the generation of the
@@ -477,16 +531,52 @@ static enum tutti_status assemble(struct tutti_comm *comm, tutti_store_t *store,
                                   const struct meeting *meeting, const struct interrupt *interrupt,
                                   int64_t deadline)
 {
-    size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
-    struct workspace *work = malloc(bytes);
-    if (!work)
-        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
-    work->channel = NULL;
-    enum tutti_status status = record_make(comm, work);
+    struct workspace *work;
+    enum tutti_status status = workspace_create(comm, NULL, &work);
     if (status == TUTTI_OK)
         status = join(comm, work, store, meeting, interrupt, deadline);
-    channel_close(work->channel);
-    free(work);
+    workspace_destroy(work);
+    return status;
+}
+
+/* The channel to the members in other processes: over the parent's connections. */
+static enum tutti_status channel_inherit(struct tutti_comm *comm, struct workspace *work)
+{
+    const struct comm_origin *origin = work->origin;
+    const struct cpu_ranks *ranks = cpu_group_ranks(origin->parent->host);
+    struct channel_config config = {
+        .rank = comm->rank, .size = comm->world_size, .interrupt = origin->interrupt};
+    for (int r = 0; r < comm->world_size; r++)
+        if (rank_set_has(ranks->remote, origin->ranks[r]))
+            rank_set_add(&config.peers, r);
+    memcpy(config.nonce, comm->nonce, sizeof config.nonce);
+    return rank_set_empty(config.peers)
+               ? TUTTI_OK
+               : channel_split(ranks->channel, origin->ranks, &config, &work->channel);
+}
+
+enum tutti_status comm_assemble_split(struct tutti_comm *comm, const struct comm_origin *origin)
+{
+    struct workspace *work;
+    const struct links links = comm_links_of(comm);
+    comm->generation = origin->generation;
+    memcpy(comm->nonce, origin->nonce, sizeof comm->nonce);
+    enum tutti_status status = workspace_create(comm, origin, &work);
+    if (status == TUTTI_OK)
+        status = channel_inherit(comm, work);
+    if (status == TUTTI_OK)
+        status = origin->exchange(origin->context, TUTTI_OK, &work->own, work->records);
+    if (status == TUTTI_OK) {
+        records_take(comm, work);
+        status = host_records_compare(work->records, comm->rank, comm->world_size);
+    }
+    if (status == TUTTI_OK)
+        status = links_agree(&links, work->records, NULL, origin->deadline);
+    if (status == TUTTI_OK)
+        status = groups_open(comm, work, origin->interrupt, NULL, origin->deadline);
+    if (status == TUTTI_OK)
+        ready_set(comm);
+    workspace_destroy(work);
     return status;
 }
 

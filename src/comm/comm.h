@@ -67,6 +67,9 @@ struct tutti_comm {
     uint8_t nonce[16];        /* of its meeting: no other communicator has it */
     uint32_t aborts;          /* how often tutti_comm_abort() was called */
     int cores;                /* on which the ranks may run, together */
+    bool crowded;             /* there are more ranks than cores, here or in the parent */
+    bool shared;              /* some process has several ranks, here or in the parent */
+    uint32_t splits;          /* calls of tutti_comm_split() so far; the same on all ranks */
     tutti_store_t *store;     /* borrowed until the rendezvous has ended, then NULL */
     struct work_pool *works;  /* work.c */
     struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
@@ -93,6 +96,26 @@ enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int 
  * the meeting that the agreement has made for it. */
 enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
                                        int which);
+
+/* Where a communicator is split from, and how its ranks exchange values. */
+struct comm_origin {
+    const struct tutti_comm *parent;
+    const int *ranks; /* ranks[r] is the parent's rank that is rank r of the new one */
+    int64_t generation;
+    uint8_t nonce[16];
+    /* Collective among all ranks of the parent. Tells them this rank's status, with the last error,
+     * and gathers the members' values; NULL: no value. Returns the status of the first rank that
+     * failed; then all ranks stop here. */
+    enum tutti_status (*exchange)(void *context, enum tutti_status mine, const void *value,
+                                  void *values);
+    void *context;
+    const struct interrupt *interrupt; /* of waits outside of exchange() */
+    int64_t deadline;                  /* of these waits */
+};
+/* Collective: puts a CPU communicator together. Its ranks exchange once a struct host_record, and
+ * then nothing once, or twice if comm->shared holds for the parent. After a failure outside of
+ * exchange() the caller exchanges that. */
+enum tutti_status comm_assemble_split(struct tutti_comm *comm, const struct comm_origin *origin);
 
 /* Counts a call that was refused before it could use a communicator. */
 void comm_count_refused(void);

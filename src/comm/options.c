@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "cuda/runtime/group.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,9 +60,8 @@ static enum tutti_status algo_check(const char *variable, enum tutti_algo algo,
                      world_size);
 }
 
-/* How kernels are launched: the option, then the environment, then as the device has it. */
-static enum tutti_status launches_read(const struct tutti_comm_options *options,
-                                       struct tutti_comm *comm)
+/* How kernels are launched: as the environment says, else as the device has it. */
+static enum tutti_status launches_read(struct tutti_comm *comm)
 {
     static const char variable[] = "TUTTI_PROGRAMMATIC_LAUNCH";
     const char *text = getenv(variable);
@@ -69,19 +69,13 @@ static enum tutti_status launches_read(const struct tutti_comm_options *options,
     enum tutti_status status = env_bool(variable, &on);
     if (status == TUTTI_OK)
         status = env_bool("TUTTI_HALF_GRIDS", &comm->halved);
-    if (status != TUTTI_OK)
-        return status;
-    comm->progress = options->progress;
-    comm->progress_context = options->progress_context;
-    comm->programmatic = options->programmatic_launch;
-    if (comm->programmatic == TUTTI_PROGRAMMATIC_AUTO && text && *text)
+    if (text && *text)
         comm->programmatic = on ? TUTTI_PROGRAMMATIC_ON : TUTTI_PROGRAMMATIC_OFF;
-    return TUTTI_OK;
+    return status;
 }
 
-/* Options, then the environment, then defaults. */
-enum tutti_status comm_config_read(const struct tutti_comm_options *options, int world_size,
-                                   struct tutti_comm *comm)
+/* The environment, then defaults. */
+static enum tutti_status environment_read(struct tutti_comm *comm)
 {
     size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE, arena_bytes = LAYOUT_MOST_ARENA;
     bool strict = false, overlapping = false;
@@ -99,44 +93,69 @@ enum tutti_status comm_config_read(const struct tutti_comm_options *options, int
     if (status == TUTTI_OK)
         status = env_int64("TUTTI_TIMEOUT_MS", &comm->timeout_ms);
     if (status == TUTTI_OK)
-        status = launches_read(options, comm);
-    if (status == TUTTI_OK)
-        status = comm_leaf_order_read(options->leaf_order, world_size, comm->config.leaf_order);
-    if (status != TUTTI_OK)
-        return status;
-    if (options->buffer_size)
-        buffer_size = options->buffer_size;
-    if (options->arena_bytes)
-        arena_bytes = options->arena_bytes;
-    comm->timeout_source = options->timeout_ms ? TIMEOUT_OF_COMM
-                           : comm->timeout_ms == 0 || comm->timeout_ms == DEFAULT_TIMEOUT_MS
-                               ? TIMEOUT_OF_DEFAULT
-                               : TIMEOUT_OF_ENVIRONMENT;
-    if (options->timeout_ms || comm->timeout_ms == 0)
-        comm->timeout_ms = options->timeout_ms ? options->timeout_ms : DEFAULT_TIMEOUT_MS;
-    if (options->strict != TUTTI_STRICT_ENV)
-        strict = options->strict == TUTTI_STRICT_ON;
-    if (buffer_size == 0)
-        return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
-    const size_t least = cpu_group_least_arena(world_size);
-    if (arena_bytes < least)
-        return error_set(TUTTI_ERR_INVALID,
-                         "arena_bytes (TUTTI_ARENA_BYTES) is %zu: expected at least %zu bytes for "
-                         "%d ranks",
-                         arena_bytes, least, world_size);
-    status = options->algo != TUTTI_ALGO_NONE
-                 ? algo_check(NULL, options->algo, options->device, world_size)
-                 : algo_check("TUTTI_ALGO", algo, options->device, world_size);
-    if (status != TUTTI_OK)
-        return status;
-    if (options->algo != TUTTI_ALGO_NONE)
-        algo = options->algo;
+        status = launches_read(comm);
+    if (comm->timeout_ms == 0)
+        comm->timeout_ms = DEFAULT_TIMEOUT_MS;
+    comm->timeout_source =
+        comm->timeout_ms == DEFAULT_TIMEOUT_MS ? TIMEOUT_OF_DEFAULT : TIMEOUT_OF_ENVIRONMENT;
     comm->config.buffer_size = buffer_size;
     comm->config.arena_bytes = arena_bytes;
     comm->config.strict = strict;
     comm->config.algo = (int32_t)algo;
     comm->config.overlapping = overlapping;
-    comm->config.leaf_order_given = options->leaf_order != NULL;
+    return status;
+}
+
+enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
+                                     struct tutti_comm *comm)
+{
+    struct comm_config *config = &comm->config;
+    const size_t least = cpu_group_least_arena(comm->world_size);
+    if (options->buffer_size)
+        config->buffer_size = options->buffer_size;
+    if (options->arena_bytes)
+        config->arena_bytes = options->arena_bytes;
+    if (options->timeout_ms) {
+        comm->timeout_ms = options->timeout_ms;
+        comm->timeout_source = TIMEOUT_OF_COMM;
+    }
+    if (options->strict != TUTTI_STRICT_ENV)
+        config->strict = options->strict == TUTTI_STRICT_ON;
+    if (options->progress) {
+        comm->progress = options->progress;
+        comm->progress_context = options->progress_context;
+    }
+    if (options->programmatic_launch != TUTTI_PROGRAMMATIC_AUTO)
+        comm->programmatic = options->programmatic_launch;
+    config->leaf_order_given = options->leaf_order != NULL;
+    enum tutti_status status =
+        comm_leaf_order_read(options->leaf_order, comm->world_size, config->leaf_order);
+    if (status == TUTTI_OK && config->arena_bytes < least)
+        status = error_set(TUTTI_ERR_INVALID,
+                           "arena_bytes (TUTTI_ARENA_BYTES) is %" PRIu64
+                           ": expected at least %zu bytes for %d ranks",
+                           config->arena_bytes, least, comm->world_size);
+    if (status == TUTTI_OK && options->algo != TUTTI_ALGO_NONE) {
+        config->algo = (int32_t)options->algo;
+        status = algo_check(NULL, options->algo, options->device, comm->world_size);
+    }
+    return status;
+}
+
+enum tutti_status comm_config_read(const struct tutti_comm_options *options,
+                                   struct tutti_comm *comm)
+{
+    enum tutti_status status = environment_read(comm);
+    if (status != TUTTI_OK)
+        return status;
+    const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
+    status = comm_options_apply(options, comm);
+    if (status == TUTTI_OK && comm->config.buffer_size == 0)
+        status = error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
+    if (status == TUTTI_OK && options->algo == TUTTI_ALGO_NONE)
+        status = algo_check("TUTTI_ALGO", algo, options->device, comm->world_size);
+    if (status != TUTTI_OK)
+        return status;
     const struct links links = comm_links_of(comm);
     return links_read(&links);
 }

@@ -12,8 +12,11 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
 /* Hardware and world size, before the store is touched. Returns DECLINED. */
 enum tutti_status comm_host_check(enum tutti_device device, int world_size);
 /* Fills the configuration. Returns INVALID, SYSTEM, NO_MEMORY. */
-enum tutti_status comm_config_read(const struct tutti_comm_options *options, int world_size,
+enum tutti_status comm_config_read(const struct tutti_comm_options *options,
                                    struct tutti_comm *comm);
+/* Replaces what the options set, and makes the leaf order. Returns INVALID. */
+enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
+                                     struct tutti_comm *comm);
 /* `order`: NULL is the order of ranks. Returns INVALID. */
 enum tutti_status comm_leaf_order_read(const int *order, int size, int32_t *leaf_order);
 struct links comm_links_of(struct tutti_comm *comm);

@@ -50,13 +50,16 @@ struct cpu_group_config {
     struct rank_set remote;
     bool shared;              /* a process has several ranks; the same on all ranks */
     struct channel **channel; /* listens; the group takes it if a rank is remote */
+    bool connected;           /* the channel is open already */
     const struct channel_address *addresses;
     bool oversubscribed;
     bool idle;            /* runs no operations, so nothing is prepared for fast ones */
     const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */
     const struct reduce_isa *isa;
-    struct tutti_exchanger *exchanger;
-    const struct interrupt *interrupt; /* ends waits without the exchanger; may be NULL. Used by the
+    /* Collective: as status_agree(). */
+    enum tutti_status (*agree)(void *agree_context, enum tutti_status mine, int64_t timeout_ms);
+    void *agree_context;
+    const struct interrupt *interrupt; /* ends waits outside of agree(); may be NULL. Used by the
                                         * channel until channel_settle() */
     int64_t timeout_ms;
     /* Borrowed until the close; may be NULL. on_failure() is called at most once, from any thread,

@@ -49,6 +49,8 @@ struct channel_config {
  */
 enum tutti_status channel_directory(char *path, size_t size);
 
+/* The address of a rank that does not listen. Valid once fork_epoch() has succeeded. */
+struct channel_address channel_address_own(void);
 /* Local: makes a channel that listens, and its address. directory: NULL is channel_directory()'s.
  * On failure *channel is NULL and the address says that the rank does not listen. Returns INVALID,
  * NO_MEMORY, SYSTEM. */
@@ -58,6 +60,14 @@ enum tutti_status channel_listen(const char *directory, struct channel **channel
  * *channel is NULL. Returns INVALID, TIMEOUT (naming the ranks that did not come), PEER_DEAD,
  * MISMATCH, NO_MEMORY, SYSTEM. */
 enum tutti_status channel_open(struct channel **channel, const struct channel_config *config);
+/*
+ * Local: makes a channel of some ranks of an open one. It shares the links, so that nobody listens
+ * and no rank waits. Of config, addresses, local_status and timeout_ms are not used.
+ * [in] ranks  ranks[r] is the rank of `from` that is rank r of the new channel
+ * Returns INVALID, NO_MEMORY, SYSTEM.
+ */
+enum tutti_status channel_split(const struct channel *from, const int *ranks,
+                                const struct channel_config *config, struct channel **channel);
 /* Drops the interrupt. */
 void channel_settle(struct channel *channel);
 /* Local; peers see it as this rank's death. Takes NULL, and the parent's channel in a child of

@@ -431,18 +431,25 @@ static enum tutti_status take_leave(struct opening *opening, int peer)
     return TUTTI_OK;
 }
 
+struct channel_address channel_address_own(void)
+{
+    struct channel_address address = {.status = TUTTI_OK};
+    process_identify(&address.process);
+    memcpy(address.id, fork_process_nonce(), sizeof address.id);
+    return address;
+}
+
 enum tutti_status channel_listen(const char *directory, struct channel **channel,
                                  struct channel_address *address)
 {
     char path[256];
     *channel = NULL;
     memset(address, 0, sizeof *address);
-    process_identify(&address->process);
     struct channel *made = NULL;
     enum tutti_status status = channel_create(&made);
     if (status == TUTTI_OK) {
+        *address = channel_address_own();
         made->self = address->process;
-        memcpy(address->id, fork_process_nonce(), sizeof address->id);
         status = directory ? directory_open(directory) : channel_directory(path, sizeof path);
     }
     if (status == TUTTI_OK)
@@ -507,4 +514,28 @@ err_leave:
 err_close:
     channel_close(opened);
     return status;
+}
+
+enum tutti_status channel_split(const struct channel *from, const int *ranks,
+                                const struct channel_config *config, struct channel **channel)
+{
+    struct channel *made;
+    *channel = NULL;
+    enum tutti_status status = check_config(config);
+    if (status == TUTTI_OK)
+        status = channel_create(&made);
+    if (status != TUTTI_OK)
+        return status;
+    made->self = from->self;
+    made->rank = config->rank;
+    made->size = config->size;
+    made->interrupt = config->interrupt;
+    memcpy(made->nonce, config->nonce, sizeof made->nonce);
+    made->connected = config->peers;
+    for (int r = rank_set_next(config->peers, -1); r >= 0; r = rank_set_next(config->peers, r)) {
+        made->links[r] = from->links[ranks[r]];
+        link_hold_again(made->links[r]);
+    }
+    *channel = made;
+    return TUTTI_OK;
 }

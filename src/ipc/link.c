@@ -308,6 +308,13 @@ struct link *link_make(const uint8_t key[CHANNEL_ID_BYTES], int socket, const st
     return NULL;
 }
 
+void link_hold_again(struct link *link)
+{
+    fork_mutex_lock(&lock);
+    link->holders++;
+    fork_mutex_unlock(&lock);
+}
+
 void link_release(struct link *link)
 {
     if (!link)

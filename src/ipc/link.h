@@ -83,6 +83,8 @@ struct link *link_hold(const uint8_t key[CHANNEL_ID_BYTES], const struct packet 
  * has been read from it, or NULL. Returns NULL without memory. */
 struct link *link_make(const uint8_t key[CHANNEL_ID_BYTES], int socket, const struct ucred *peer,
                        const struct packet *first);
+/* One more holder of a link that is held. */
+void link_hold_again(struct link *link);
 /* Takes NULL. */
 void link_release(struct link *link);
 

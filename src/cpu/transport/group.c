@@ -14,7 +14,6 @@
 #include "cpu/transport/wait.h"
 #include "ipc/channel.h"
 #include "ipc/segment.h"
-#include "store/status_agree.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,13 +124,21 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
         .local_status = local_status,
     };
     memcpy(channel.nonce, config->nonce, sizeof channel.nonce);
-    enum tutti_status status = channel_open(config->channel, &channel);
+    enum tutti_status status =
+        config->connected ? local_status : channel_open(config->channel, &channel);
     group->ranks.channel = *config->channel;
     *config->channel = NULL;
-    if (status != TUTTI_OK)
-        return status;
-    POINT("channel.opened");
-    return channel_all_gather_fds(group->ranks.channel, own_fd, fds, deadline_left_ms(deadline));
+    if (status == TUTTI_OK) {
+        POINT("channel.opened");
+        status =
+            channel_all_gather_fds(group->ranks.channel, own_fd, fds, deadline_left_ms(deadline));
+    }
+    if (status != TUTTI_OK && group->ranks.channel) {
+        interrupt_tell(config->interrupt, status);
+        channel_close(group->ranks.channel); /* a peer may wait for this rank's descriptor */
+        group->ranks.channel = NULL;
+    }
+    return status;
 }
 
 /* Measures every partner once, before the first operation. */
@@ -217,11 +224,11 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     POINT("open.handles");
     /* Threads look for each other's arenas after all ranks have made theirs. */
     if (config->shared)
-        status = status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
+        status = config->agree(config->agree_context, status, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK || !config->shared)
-        status = status_agree(config->exchanger,
-                              status == TUTTI_OK ? arenas_join(group, config, fds) : status,
-                              deadline_timeout_ms(deadline));
+        status = config->agree(config->agree_context,
+                               status == TUTTI_OK ? arenas_join(group, config, fds) : status,
+                               deadline_timeout_ms(deadline));
 
     POINT("open.joined");
     if (status == TUTTI_OK && !config->idle)

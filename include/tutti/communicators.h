@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* Communicators made of communicators. Part of tutti.h, whose conventions hold. */
+#ifndef TUTTI_COMMUNICATORS_H
+#define TUTTI_COMMUNICATORS_H
+
+#include "tutti/tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The color of a rank that gets no communicator. */
+#define TUTTI_NO_COLOR (-1)
+
+/*
+ * Splits a CPU communicator: the ranks that pass one color form a communicator, in the order of
+ * their keys, and of their ranks in comm where keys are equal. Collective over all ranks of comm,
+ * as an operation of it: its time-out holds, and a rank that calls something else gives MISMATCH.
+ * The ranks use what joins them already: no store, no socket, no file.
+ *
+ * The new communicator does not depend on comm, which may be used on, fail or be destroyed. It has
+ * its own arenas, faults and operations, counted from 1. tutti_comm_shrink() and process groups
+ * work on it. Sums have its own leaf order: the order of its ranks, unless options->leaf_order is
+ * set.
+ *
+ * If the call fails on one rank it fails on all, also those of another color; comm still works
+ * unless the fault is its own (TIMEOUT, PEER_DEAD, ABORTED, and MISMATCH of the calls).
+ *
+ * - [in] color: 0 or more; negative, such as TUTTI_NO_COLOR: the rank takes part, and gets NULL
+ * - [in] options: of the new communicator. NULL, and each field that is 0, mean what comm has;
+ * name: "NAME/split-N.COLOR", where NAME is comm's and N counts the splits. What
+ * tutti_comm_create() compares is compared among the ranks of a color. device is comm's, defer is
+ * refused
+ * - [out] sub: destroy it with tutti_comm_destroy()
+ *
+ * Returns INVALID, DECLINED (a CUDA communicator; ranks of a topology file of which some two are
+ * not linked), CONCURRENT (another call is under way, or a process group exists), TIMEOUT,
+ * PEER_DEAD, MISMATCH, ABORTED, NO_MEMORY, SYSTEM, VERSION (an unknown option).
+ */
+TUTTI_API enum tutti_status tutti_comm_split(tutti_comm_t *comm, int color, int key,
+                                             const struct tutti_comm_options *options,
+                                             tutti_comm_t **sub);
+/* tutti_comm_split() with one color, in the order of ranks and with comm's leaf order. The name is
+ * "NAME/dup-N" unless options->name is set. */
+TUTTI_API enum tutti_status
+tutti_comm_dup(tutti_comm_t *comm, const struct tutti_comm_options *options, tutti_comm_t **dup);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
