@@ -56,6 +56,7 @@ struct bench_config {
     int64_t timeout_ms;               /* 0: the library's default */
     double wait_seconds;              /* how long GPU ranks wait for each other on the host */
     bool long_rows;                   /* the table shows more, with a row for each place */
+    bool osu;                         /* the table has the columns of the OSU micro-benchmarks */
     const char *json_path, *csv_path; /* "-": the standard output */
     unsigned options_given;           /* bits of the options that not every measurement accepts */
     enum tutti_device device;

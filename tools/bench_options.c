@@ -27,6 +27,7 @@ enum {
     OPTION_JSON,
     OPTION_CSV,
     OPTION_LONG,
+    OPTION_STYLE,
     OPTION_COLD,
     OPTION_SYMMETRIC,
     OPTION_COLLECTIVE,
@@ -126,6 +127,11 @@ static const struct argp_option options[] = {
     {"long", OPTION_LONG, 0, 0,
      "A row for each place, with the fastest rank and the mean of all ranks, p50 and p99, and what "
      "a call took the host of a GPU",
+     0},
+    {"style", OPTION_STYLE, "NAME", 0,
+     "The columns of nccl-tests (default), or osu: those of the OSU micro-benchmarks, out of "
+     "place, "
+     "with the bytes of a block",
      0},
     {"json", OPTION_JSON, "FILE", 0,
      "Write the results to FILE as well; - is standard output, and the table then goes to stderr",
@@ -300,6 +306,11 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
     case OPTION_LONG:
         config->long_rows = true;
         return 0;
+    case OPTION_STYLE:
+        if (strcmp(text, "osu") != 0 && strcmp(text, "nccl-tests") != 0)
+            argp_error(state, "--style: '%s' is no style: give nccl-tests or osu", text);
+        config->osu = strcmp(text, "osu") == 0;
+        return 0;
     case OPTION_COLD:
         config->cold = true;
         return 0;
@@ -371,6 +382,9 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
+    if (config->osu && (config->long_rows || config->vs_nccl || config->vs_libraries))
+        argp_error(state, "--style osu has no place for more columns: leave out %s",
+                   config->long_rows ? "--long" : "--vs");
     if (cuda && (collective_has_blocks(config->collective) || bench_collective(config)->rooted))
         argp_error(state, "--collective %s is for CPU ranks so far: leave out --device cuda and -g",
                    tutti_collective_name(config->collective));

@@ -158,6 +158,11 @@ static void print_titles(const struct bench_config *config, bool units)
 static void print_columns(const struct bench_config *config)
 {
     const int rows = is_long(config) ? 1 : BENCH_PLACES;
+    if (config->osu) {
+        printf("# %-12s %18s %18s %18s %12s\n", "Size", "Avg Latency(us)", "Min Latency(us)",
+               "Max Latency(us)", "Iterations");
+        return;
+    }
     if (!is_long(config))
         printf("# %49s %31s %31s\n", "", "out-of-place", "in-place");
     for (int line = 0; line < 2; line++) {
@@ -300,8 +305,24 @@ static void print_subject(const struct bench_config *config, const struct bench_
            last);
 }
 
+/* Times are those of all ranks, out of place. The size is that of a block, as the MPI call has it.
+ */
+static void print_osu(const struct bench_config *config, const struct bench_result *result)
+{
+    const struct bench_row *row = result->row;
+    const struct bench_spread *ranks = &result->ranks[BENCH_OUT_OF_PLACE];
+    const size_t width = bench_collective(config)->data ? tutti_dtype_size(row->dtype) : 0;
+    printf("%-14zu %18.3f %18.3f %18.3f %12d\n", row->count * width, ranks->mean_us, ranks->min_us,
+           ranks->max_us, result->iterations);
+    fflush(stdout);
+}
+
 void table_row(const struct bench_config *config, const struct bench_result *result)
 {
+    if (config->osu) {
+        print_osu(config, result);
+        return;
+    }
     static const char *const into[BENCH_PLACES] = {"out", "in"};
     int places = bench_collective(config)->data ? BENCH_PLACES : 1;
     for (int place = 0; is_long(config) && place < places; place++) {

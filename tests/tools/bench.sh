@@ -38,6 +38,14 @@ import json, sys
 for row in json.load(open(sys.argv[1]))["rows"]:
     assert 0 < row["rank_min_us"] <= row["rank_mean_us"] <= row["rank_max_us"] == row["mean_us"], row
 PYTHON
+status 0 "$tutti" bench -n 2 --collective all_gather -b 16 -e 16K -f 4 --style osu "${quick[@]}"
+out '^# Size +Avg Latency\(us\) +Min Latency\(us\) +Max Latency\(us\) +Iterations$'
+awk '!/^#/ && !(NF == 5 && $1 == 8 * 4 ^ n++ && 0 < $3 && $3 <= $2 && $2 <= $4 && $5 == 10) { exit 1 }' "$work/out" ||
+    { complain "--style osu: not size, mean, fastest, slowest, operations"; cat "$work/out"; }
+status 64 "$tutti" bench --style osu --long
+err "style osu has no place for more columns: leave out --long"
+status 64 "$tutti" bench --style csv
+err "'csv' is no style: give nccl-tests or osu"
 status 0 "$tutti" bench -n 2 --collective barrier --long "${quick[@]}"
 out '^ +0 +0 +- +- +out +[0-9.]+ .* N/A$'
 
