@@ -17,8 +17,7 @@ struct reduce_call {
     unsigned partials : 2; /* how many of the first inputs are partial results: 0, 1, or 2 of 2 */
     unsigned out_partial : 1; /* the output is a partial result: neither rounded nor divided.
                               Partial results are aligned to the accumulation type */
-    unsigned stream_out : 1;  /* non-temporal stores to out (the caller: order_drain_streams()) */
-    unsigned stream_copy : 1; /* the same for copy */
+    unsigned stream_copy : 1; /* non-temporal stores to copy (the caller: order_drain_streams()) */
     unsigned ahead : 1; /* out is one of two inputs, and another core has its lines. Where there is
                            a copy, prefetch these lines for writing before they are read */
 };

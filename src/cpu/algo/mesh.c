@@ -12,10 +12,10 @@
  *   the piece buffer at the place of its own quarter (flag Q1);
  *   collects the other quarters of its output from their owners' piece buffers.
  *
- * Iteration t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. A short operation is
- * one piece that is not divided: every rank folds all of it, and has ended once it has crossed.
+ * Iteration t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. docs/ordering.md
+ * proves that a place may be written again after four steps.
  *
- * docs/ordering.md proves that a place may be written again after four steps.
+ * The algorithm is plain: on CPU it serves to test what the kernel for GPUs (mesh.cu) does.
  */
 #include "base/point.h"
 #include "cpu/algo/algo.h"
@@ -23,34 +23,15 @@
 #include "cpu/transport/copy.h"
 #include "cpu/transport/piece_buffer.h"
 
-enum {
-    QUAD = 4,
-    /* Partial sums up to this size: a third hop costs more than four times the work. */
-    WHOLE_BYTES = 4 * 1024,
-};
-
-/* Inputs and partial sums of a piece, the most. See docs/ordering.md: P1. */
-static size_t piece_bytes(const struct cpu_group *group)
-{
-    return 3 * group->areas.piece_bytes / 2;
-}
-
-/* One piece that is not divided. */
-static bool is_whole(const struct cpu_group *group, const struct request *request)
-{
-    const size_t fits = piece_bytes(group) / 4;
-    return request->count * reduce_partial_bytes(request->dtype) <=
-           (fits < WHOLE_BYTES ? fits : WHOLE_BYTES);
-}
+enum { QUAD = 4 };
 
 static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     const size_t width = request->element_bytes, line = LAYOUT_LINE / width;
-    if (is_whole(group, request))
-        return request->count;
-    /* A quarter in whole lines, its inputs and its partial sums. */
+    /* Inputs and partial sums, the most (docs/ordering.md: P1), of quarters in whole lines. */
+    const size_t bytes = 3 * group->areas.piece_bytes / 2;
     const size_t partial = reduce_partial_bytes(request->dtype);
-    const size_t most = piece_bytes(group) / (QUAD * width + partial) / line * line * QUAD;
+    const size_t most = bytes / (QUAD * width + partial) / line * line * QUAD;
     const size_t pieces = (request->count + most - 1) / most;
     return chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
 }
@@ -59,13 +40,11 @@ static void place(struct cpu_group *group, const struct request *request,
                   const struct announced_op *op, struct piece *piece)
 {
     const size_t width = request->element_bytes, partial = reduce_partial_bytes(request->dtype);
-    const int quarters = is_whole(group, request) ? 1 : QUAD;
-    const int quarter = is_whole(group, request) ? 0 : group->ranks.mesh.quarter;
     (void)op;
     piece_take_step(group, piece);
-    piece->chunk = chunk_elements(piece->count, quarters, width);
-    piece->owned = chunk_of(piece->count, piece->chunk, quarter, &piece->own);
-    const size_t inputs = piece->chunk * width * (size_t)quarters;
+    piece->chunk = chunk_elements(piece->count, QUAD, width);
+    piece->owned = chunk_of(piece->count, piece->chunk, group->ranks.mesh.quarter, &piece->own);
+    const size_t inputs = piece->chunk * width * QUAD;
     piece->at = piece_buffer_take(group, inputs + piece->chunk * partial);
     piece->partials = piece->at + inputs;
 }
@@ -76,29 +55,14 @@ static bool fill(struct cpu_group *group, const struct request *request, struct 
     const size_t width = request->element_bytes;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
     unsigned char *buffer = piece_buffer_of(group, group->rank) + piece->at;
+    const size_t behind = piece->own + piece->owned;
     (void)op;
-    if (is_whole(group, request)) {
-        copy_in(group, buffer, send, piece->count * width);
-    } else {
-        size_t behind = piece->own + piece->owned;
-        copy_in(group, buffer, send, piece->own * width);
-        copy_in(group, buffer + behind * width, send + behind * width,
-                (piece->count - behind) * width);
-    }
+    copy_near(group, buffer, send, piece->own * width);
+    copy_near(group, buffer + behind * width, send + behind * width,
+              (piece->count - behind) * width);
     POINT("mesh.filled");
     wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
     return true;
-}
-
-/* Where this rank reads its own partial sums: in the piece buffer, where the partner reads them
- * too. If they go there past the caches, this rank keeps a copy where the result will be, if they
- * fit. */
-static unsigned char *sums_of(const struct cpu_group *group, const struct request *request,
-                              const struct piece *piece)
-{
-    if (!group->distance.far || reduce_partial_bytes(request->dtype) != request->element_bytes)
-        return piece_buffer_of(group, group->rank) + piece->partials;
-    return (unsigned char *)request->recv + (piece->first + piece->own) * request->element_bytes;
 }
 
 static bool fold(struct cpu_group *group, const struct request *request, struct announced_op *op,
@@ -119,21 +83,14 @@ static bool fold(struct cpu_group *group, const struct request *request, struct 
                        ? (const unsigned char *)request->send + (piece->first + piece->own) * width
                        : piece_buffer_of(group, r) + piece->at + piece->own * width;
     }
-    unsigned char *sums = sums_of(group, request, piece);
-    unsigned char *buffer = piece_buffer_of(group, group->rank) + piece->partials;
     request->reduce(&(struct reduce_call){
-        .out = sums,
-        .copy = sums == buffer ? NULL : buffer,
+        .out = piece_buffer_of(group, group->rank) + piece->partials,
         .in = in,
         .n = QUAD,
         .count = piece->owned,
         .scalar = request->scalar,
-        .stream_out = sums == buffer && group->distance.far,
-        .stream_copy = group->distance.far,
         .out_partial = true,
     });
-    if (group->distance.far)
-        order_drain_streams();
     POINT("mesh.folded");
     wait_publish(group, &group->own->part_flags[piece->slot].header, piece->step, request); /* P2 */
     return true;
@@ -143,19 +100,16 @@ static bool cross(struct cpu_group *group, const struct request *request, struct
                   const struct piece *piece)
 {
     const size_t width = request->element_bytes;
-    const struct layout_arena *theirs = group->arenas[group->ranks.mesh.partner];
-    struct layout_header *out = &group->own->out_flags[piece->slot].header;
-    const void *const in[] = {sums_of(group, request, piece),
-                              piece_buffer_of(group, group->ranks.mesh.partner) + piece->partials};
-    if (!header_arrived(group, &op->base, group->ranks.mesh.partner,
-                        &theirs->part_flags[piece->slot].header, piece->step, request))
+    const int partner = group->ranks.mesh.partner;
+    const void *const in[] = {piece_buffer_of(group, group->rank) + piece->partials,
+                              piece_buffer_of(group, partner) + piece->partials};
+    if (!header_arrived(group, &op->base, partner,
+                        &group->arenas[partner]->part_flags[piece->slot].header, piece->step,
+                        request))
         return false;
     request->reduce(&(struct reduce_call){
         .out = (unsigned char *)request->recv + (piece->first + piece->own) * width,
-        .copy = is_whole(group, request)
-                    ? NULL
-                    : piece_buffer_of(group, group->rank) + piece->at + piece->own * width,
-        .stream_copy = group->distance.far,
+        .copy = piece_buffer_of(group, group->rank) + piece->at + piece->own * width,
         .in = in,
         .n = 2,
         .partials = 2,
@@ -163,13 +117,7 @@ static bool cross(struct cpu_group *group, const struct request *request, struct
         .divisor = group->size,
     });
     POINT("mesh.crossed");
-    if (is_whole(group, request)) {
-        invalidate_flag(out, piece->step);
-        return true;
-    }
-    if (group->distance.far)
-        order_drain_streams();
-    wait_publish(group, out, piece->step, request); /* Q1 */
+    wait_publish(group, &group->own->out_flags[piece->slot].header, piece->step, request); /* Q1 */
     return true;
 }
 
@@ -178,7 +126,7 @@ static bool collect(struct cpu_group *group, const struct request *request, stru
 {
     const size_t width = request->element_bytes;
     unsigned char *recv = (unsigned char *)request->recv + piece->first * width;
-    for (; op->base.at < QUAD - 1 && !is_whole(group, request); op->base.at++) {
+    for (; op->base.at < QUAD - 1; op->base.at++) {
         const int quarter = (group->ranks.mesh.quarter + 1 + op->base.at) % QUAD;
         const int r = group->ranks.mesh.owners[quarter];
         const struct layout_arena *arena = group->arenas[r];

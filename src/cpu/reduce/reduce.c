@@ -9,8 +9,7 @@
  * A reduction of few inputs is one loop from inputs to output. All others go block by block: groups
  * of inputs fold into accumulators, which merge as the digits of a binary counter carry: this is
  * the canonical tree. The accumulators stay in the first-level cache. Small floats are widened to
- * blocks of float32 and narrowed at the end, so that they share the loops of float32. Results that
- * go past the caches are made in a block and stored in whole lines.
+ * blocks of float32 and narrowed at the end, so that they share the loops of float32.
  */
 #include "cpu/reduce/reduce.h"
 #include "base/numeric.h"
@@ -266,7 +265,6 @@ static void reduce_part(void *out, const struct part *part)
 static void reduce_blocks(const struct reduce_call *call, const struct loops *loops,
                           const struct format *format)
 {
-    _Alignas(LINE_BYTES) block stage;
     const size_t size = call->out_partial ? BLOCK_BYTES / loops->block
                         : format          ? format->element_bytes
                                           : loops->element_bytes;
@@ -278,14 +276,11 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
         if (part.count > call->count - part.at)
             part.count = call->count - part.at;
         const size_t offset = part.at * size, bytes = part.count * size;
-        unsigned char *out = (unsigned char *)call->out + offset;
-        unsigned char *result = call->stream_out ? stage : out;
+        unsigned char *result = (unsigned char *)call->out + offset;
         reduce_part(result, &part);
         if (call->copy)
             (call->stream_copy ? stream_copy : plain_copy)((unsigned char *)call->copy + offset,
                                                            result, bytes);
-        if (call->stream_out)
-            stream_copy(out, stage, bytes);
     }
 }
 
@@ -394,8 +389,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     };                                                                                             \
     static void T##_##name(const struct reduce_call *call)                                         \
     {                                                                                              \
-        const bool plain =                                                                         \
-            !call->partials && !call->out_partial && !call->stream_out && !call->stream_copy;      \
+        const bool plain = !call->partials && !call->out_partial && !call->stream_copy;            \
         if (plain && call->n <= (group) && !call->copy)                                            \
             T##_##name##_direct(call->out, call->in, call->n, 0, call->count, call);               \
         else if (plain && call->n == 2)                                                            \
