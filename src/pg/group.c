@@ -5,14 +5,13 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/order.h"
+#include "base/thread.h"
 #include "base/wait.h"
 #include "cpu/group.h"
 #include "ipc/fork.h"
 #include "pg/members.h"
 #include "pg/pg.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -108,19 +107,6 @@ static void pg_close(struct tutti_pg *pg)
         sparse_memory_fini(&pg->idle[--pg->idle_count]);
 }
 
-static enum tutti_status thread_start(struct tutti_pg *pg)
-{
-    sigset_t all, before;
-    sigfillset(&all); /* signals go to the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int result = pthread_create(&pg->thread, NULL, pg_engine, pg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (result == 0)
-        return TUTTI_OK;
-    errno = result;
-    return error_errno("%s: pthread_create", call);
-}
-
 /* Create the group on a communicator that only the group uses from now on. */
 static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *direct,
                                   bool owns_comm, const struct tutti_pg_options *options,
@@ -136,7 +122,9 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
         cuda_stage_open_current(made->stage);
     }
     if (status == TUTTI_OK)
-        status = thread_start(made);
+        status = thread_start(&made->thread, pg_engine, made)
+                     ? TUTTI_OK
+                     : error_errno("%s: pthread_create", call);
     if (status == TUTTI_OK) {
         comm->service = COMM_SERVES;
         cpu_group_set_progress(comm->host, NULL, NULL); /* the engine waits, not the caller */

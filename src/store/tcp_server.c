@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "store/kind.h"
 #include "store/tcp_session.h"
 
@@ -20,8 +21,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -333,19 +332,6 @@ static bool watch_sources(struct tcp_server *server)
            watch(server, EPOLL_CTL_ADD, server->listener, EPOLLIN, &server->listener);
 }
 
-/* With all signals blocked: they are the program's business. */
-static int start_thread(struct tcp_server *server)
-{
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int code = pthread_create(&server->thread, NULL, server_main, server);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (code == 0)
-        pthread_setname_np(server->thread, "tutti-store");
-    return code;
-}
-
 static void server_free(struct tcp_server *server)
 {
     while (server->count > 0)
@@ -377,15 +363,13 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
         status = open_listener(self, config);
     if (status == TUTTI_OK && !watch_sources(self))
         status = error_errno("starting a store server");
-    if (status == TUTTI_OK) {
-        errno = start_thread(self);
-        if (errno != 0)
-            status = error_errno("starting a store server's thread");
-    }
+    if (status == TUTTI_OK && !thread_start(&self->thread, server_main, self))
+        status = error_errno("starting a store server's thread");
     if (status != TUTTI_OK) {
         server_free(self);
         return status;
     }
+    pthread_setname_np(self->thread, "tutti-store");
     *server = self;
     return TUTTI_OK;
 }

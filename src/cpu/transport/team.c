@@ -6,12 +6,11 @@
 #include "cpu/transport/team.h"
 
 #include "base/order.h"
+#include "base/thread.h"
 #include "base/wait.h"
 #include "ipc/futex.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 
 enum {
@@ -112,20 +111,16 @@ static void job_begin(struct cpu_team *team)
 
 struct cpu_team *cpu_team_create(int size)
 {
-    sigset_t all, before;
     struct cpu_team *team = calloc(1, sizeof *team + (size_t)size * sizeof *team->members);
     if (!team)
         return NULL;
-    sigfillset(&all); /* signals go to the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (team->size = 1; team->size < size; team->size++) {
         struct member *member = &team->members[team->size];
         member->number = team->size;
         member->team = team;
-        if (pthread_create(&member->thread, NULL, member_main, member))
+        if (!thread_start(&member->thread, member_main, member))
             break;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (team->size == size)
         return team;
     cpu_team_destroy(team);

@@ -45,12 +45,6 @@ static struct library {
     [STREAM_WAIT_ROW] = LIBRARY(stream_wait),
 };
 
-static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
-#define DTYPE_NAME(name, value, size, text) [value] = text,
-    TUTTI_DTYPE_MAP(DTYPE_NAME)
-#undef DTYPE_NAME
-};
-
 static bool goes_by_tiles(enum cuda_kernel kernel, bool staged, enum tutti_dtype dtype)
 {
     return kernel == CUDA_TWO_SHOT_PIPELINED && (staged || !dtype_is_float(dtype));
@@ -169,7 +163,7 @@ static enum tutti_status load_form(const struct cuda_driver *driver, int size, b
         snprintf(sum, sizeof sum, "_sum_%d%s", size, form == CUDA_SUM_ONCE ? "_once" : "");
     snprintf(name, sizeof name, "%s_%s%s",
              goes_by_tiles(kernel, staged, dtype) ? "two_shot_tiles" : libraries[kernel].name,
-             dtype_names[dtype], sum);
+             tutti_dtype_name(dtype), sum);
     return load_function(driver, kernel, name, function);
 }
 

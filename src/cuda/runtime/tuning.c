@@ -15,11 +15,8 @@ enum { FILE_BYTES = 256 << 10 };
 
 static bool kernel_read(const char *word, uint8_t *kernel)
 {
-#define KERNEL_NAME(NAME, name, text) [CUDA_##NAME] = #name,
-    static const char *const names[CUDA_KERNELS] = {CUDA_KERNEL_MAP(KERNEL_NAME)};
-#undef KERNEL_NAME
     for (*kernel = 0; *kernel < CUDA_TABLE_KERNELS; ++*kernel)
-        if (strcmp(word, names[*kernel]) == 0)
+        if (strcmp(word, tutti_algo_name(cuda_kernel_algo((enum cuda_kernel) * kernel))) == 0)
             return true;
     return false;
 }

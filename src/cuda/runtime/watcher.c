@@ -3,14 +3,11 @@
 
 #include "base/error.h"
 #include "base/order.h"
+#include "base/thread.h"
 #include "ipc/fork.h"
 #include "ipc/futex.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
-
-enum { STACK_BYTES = 256 << 10 };
 
 /*
  * All watchers with a thread. A child of fork() has none, and takes no lock of this file. A program
@@ -92,22 +89,11 @@ static void *run(void *argument)
 
 enum tutti_status cuda_watcher_start(struct cuda_watcher *watcher)
 {
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int result = pthread_create(&watcher->thread, &attributes, run, watcher);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    watcher->started = result == 0;
-    if (watcher->started) {
-        list_add(watcher);
-        return TUTTI_OK;
-    }
-    errno = result;
-    return error_errno("pthread_create of a watcher");
+    watcher->started = thread_start(&watcher->thread, run, watcher);
+    if (!watcher->started)
+        return error_errno("pthread_create of a watcher");
+    list_add(watcher);
+    return TUTTI_OK;
 }
 
 void cuda_watcher_stop(struct cuda_watcher *watcher)

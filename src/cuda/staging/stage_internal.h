@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a process group's staging: place.c, pool.c and fence.c, and on them stage.c. */
+/* The inside of a process group's staging: place.c, pool.c and stream_fence.c, and on them stage.c.
+ */
 #ifndef TUTTI_CUDA_STAGE_INTERNAL_H
 #define TUTTI_CUDA_STAGE_INTERNAL_H
 
@@ -104,7 +105,7 @@ void cuda_flow_drain(const struct cuda_driver *driver, const struct cuda_stage_p
 /* The same for all its streams. Makes no call for streams that are known to be empty. */
 void cuda_flows_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place);
 
-/* ---- fence.c -------------------------------------------------------------------------------- */
+/* ---- stream_fence.c -------------------------------------------------------------------------- */
 
 /* Returns true if no stream writes to any of them. None is taken. */
 bool cuda_fences_quiet(const struct cuda_stage *stage);
