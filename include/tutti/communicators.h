@@ -45,6 +45,38 @@ TUTTI_API enum tutti_status tutti_comm_split(tutti_comm_t *comm, int color, int 
 TUTTI_API enum tutti_status
 tutti_comm_dup(tutti_comm_t *comm, const struct tutti_comm_options *options, tutti_comm_t **dup);
 
+/* Names the ranks of one communicator that is to be made. Copy its bytes to all ranks by any means:
+ * MPI_Bcast(), a pipe, a file that others cannot read. It contains a secret: a process that has the
+ * id can take a rank. docs/security.md says more. */
+struct tutti_unique_id {
+    unsigned char bytes[128];
+};
+
+/*
+ * Makes an id, for the ranks of one communicator of this host. The process may be a rank or not. It
+ * serves its ids on a port of the loopback address, by one thread that has all signals blocked,
+ * from its first id until it ends. It must live until all ranks have their communicator, which then
+ * needs it no more. [out] id  all zero after a failure Returns INVALID, NO_MEMORY, SYSTEM.
+ */
+TUTTI_API enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id);
+/*
+ * Creates a communicator as tutti_comm_create() does, without a store: the ranks that pass one id
+ * meet. An id makes one communicator; if the call failed on all ranks they may call again with it.
+ * tutti_comm_shrink() takes any store, also with such a communicator. The ranks and the process
+ * that made the id share a network namespace.
+ *
+ * - [in] options: NULL means all defaults; defer is refused
+ * - [out] comm: destroy it with tutti_comm_destroy()
+ *
+ * Returns what tutti_comm_create() does. At once: INVALID (these bytes are no id; this rank has had
+ * its communicator), VERSION, DECLINED (the id is of another host), PEER_DEAD or SYSTEM (the
+ * process that made the id has ended).
+ */
+TUTTI_API enum tutti_status tutti_comm_create_from_id(const struct tutti_unique_id *id, int rank,
+                                                      int world_size,
+                                                      const struct tutti_comm_options *options,
+                                                      tutti_comm_t **comm);
+
 #ifdef __cplusplus
 }
 #endif

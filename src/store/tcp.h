@@ -128,6 +128,7 @@ struct tcp_options {
     /* A client does not join (SYSTEM) where world_size ranks have joined: that server belongs to
      * the store that they opened before this one. */
     bool exclusive;
+    bool is_up; /* the server runs already: a client that cannot reach it does not try again */
     /* Called once this process serves, before it waits for others to join; may be NULL. */
     enum tutti_status (*announce)(void *context, uint16_t port);
     void *context;

@@ -639,6 +639,7 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
         status = resolve(store, url);
     if (status != TUTTI_OK)
         return status;
+    store->met = options->is_up;
     snprintf(store->name, sizeof store->name, "%.255s:%u", url->text,
              url->server ? tcp_server_port(store->server) : url->port);
     struct store_call call = {.deadline = deadline_after(options->connect_ms)};

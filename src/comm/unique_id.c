@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Communicators without a store of the caller's: tutti_unique_id_create() and
+ * tutti_comm_create_from_id().
+ *
+ * A process that makes ids serves one tcp store on loopback, from its first id to its end. An id
+ * has the store's port and secret, and a token. Its ranks meet under TOKEN/ in the store: open the
+ * id has not made its communicator yet done/R   rank R has it; `done` counts these ranks The last
+ * rank deletes these keys, so that an id leaves nothing in the store.
+ */
+#include "base/error.h"
+#include "base/fork_mutex.h"
+#include "base/options.h"
+#include "comm/comm.h"
+#include "ipc/process.h"
+#include "ipc/random.h"
+#include "store/hmac.h"
+#include "store/tcp.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SECRET_CHARS = 32, TOKEN_CHARS = 16, CHECK_BYTES = 8 };
+
+static const uint64_t ID_MAGIC = 0x7475747469756964;
+
+/* What the bytes of an id are. */
+struct id_content {
+    uint64_t magic;
+    uint32_t version; /* of the library */
+    uint16_t port;
+    uint16_t unused;
+    char secret[SECRET_CHARS]; /* hexadecimal */
+    char token[TOKEN_CHARS];
+    struct process owner;       /* serves the store */
+    uint8_t check[CHECK_BYTES]; /* of all before it */
+    uint8_t reserved[16];
+};
+static_assert(sizeof(struct id_content) == sizeof(struct tutti_unique_id), "copied as bytes");
+
+static void forget(void);
+static struct fork_mutex lock = FORK_MUTEX(forget);
+/* Of this process, once it has made an id. */
+static tutti_store_t *home;
+static uint16_t home_port;
+static char home_secret[SECRET_CHARS + 1];
+
+static void forget(void)
+{
+    home = NULL;
+}
+
+static enum tutti_status hex_fill(char *text, size_t chars)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint8_t bytes[SECRET_CHARS];
+    enum tutti_status status = random_fill(bytes, chars);
+    for (size_t i = 0; i < chars && status == TUTTI_OK; i++)
+        text[i] = digits[bytes[i] % 16];
+    return status;
+}
+
+static void check_make(const struct id_content *content, uint8_t check[CHECK_BYTES])
+{
+    uint8_t digest[SHA256_BYTES];
+    sha256(NULL, content, offsetof(struct id_content, check), digest);
+    memcpy(check, digest, CHECK_BYTES);
+}
+
+/* ---- the process that makes ids -------------------------------------------------------------- */
+
+static enum tutti_status port_note(void *context, uint16_t port)
+{
+    (void)context;
+    home_port = port;
+    return TUTTI_OK;
+}
+
+static enum tutti_status home_open(void)
+{
+    const struct store_url url = {.kind = STORE_TCP, .text = "127.0.0.1", .server = true};
+    int64_t timeout_ms = 0;
+    enum tutti_status status = store_default_timeout(&timeout_ms);
+    if (status == TUTTI_OK)
+        status = hex_fill(home_secret, SECRET_CHARS);
+    if (status != TUTTI_OK)
+        return status;
+    const struct tcp_options options = {.secret = home_secret,
+                                        .connect_ms = timeout_ms,
+                                        .timeout_ms = timeout_ms,
+                                        .announce = port_note};
+    return tcp_open_with(&url, &options, &home);
+}
+
+static enum tutti_status id_make(struct id_content *content)
+{
+    char key[TOKEN_CHARS + sizeof "/open"];
+    enum tutti_status status = home ? TUTTI_OK : home_open();
+    if (status == TUTTI_OK)
+        status = hex_fill(content->token, TOKEN_CHARS);
+    if (status != TUTTI_OK)
+        return status;
+    content->magic = ID_MAGIC;
+    content->version = TUTTI_VERSION;
+    content->port = home_port;
+    memcpy(content->secret, home_secret, SECRET_CHARS);
+    process_identify(&content->owner);
+    check_make(content, content->check);
+    snprintf(key, sizeof key, "%.*s/open", TOKEN_CHARS, content->token);
+    return tutti_store_set(home, key, "", 0);
+}
+
+enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id)
+{
+    static const char call[] = "tutti_unique_id_create";
+    struct id_content content = {.magic = 0};
+    if (!id)
+        return error_set(TUTTI_ERR_INVALID, "%s: id is NULL", call);
+    memset(id, 0, sizeof *id);
+    fork_mutex_lock(&lock);
+    enum tutti_status status = id_make(&content);
+    fork_mutex_unlock(&lock);
+    if (status != TUTTI_OK)
+        return error_context(status, "%s", call);
+    memcpy(id, &content, sizeof *id);
+    return TUTTI_OK;
+}
+
+/* ---- the ranks ------------------------------------------------------------------------------- */
+
+static enum tutti_status id_check(const struct id_content *content)
+{
+    uint8_t check[CHECK_BYTES];
+    struct process self;
+    check_make(content, check);
+    if (content->magic != ID_MAGIC || memcmp(check, content->check, sizeof check) != 0)
+        return error_set(TUTTI_ERR_INVALID,
+                         "these %zu bytes are no id, or were changed on the way: pass on all bytes "
+                         "that tutti_unique_id_create() made",
+                         sizeof *content);
+    if (content->version != TUTTI_VERSION)
+        return error_set(TUTTI_ERR_VERSION,
+                         "Tutti %" PRIu32 " made the id, this is %d: run one version on all ranks",
+                         content->version, TUTTI_VERSION);
+    process_identify(&self);
+    if (content->owner.host && self.host && content->owner.host != self.host)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "the id was made on another host: Tutti joins the ranks of one host");
+    if (process_has_ended(&content->owner, &self))
+        return error_set(TUTTI_ERR_PEER_DEAD,
+                         "process %" PRId64 ", which made the id and serves it, has ended: it must "
+                         "live until all ranks have their communicator",
+                         content->owner.pid);
+    return TUTTI_OK;
+}
+
+static enum tutti_status store_join(const struct id_content *content, int64_t timeout_ms,
+                                    tutti_store_t **store)
+{
+    const struct store_url url = {.kind = STORE_TCP, .text = "127.0.0.1", .port = content->port};
+    char secret[SECRET_CHARS + 1] = "", token[TOKEN_CHARS + 1] = "";
+    const struct tcp_options options = {
+        .secret = secret, .connect_ms = timeout_ms, .timeout_ms = timeout_ms, .is_up = true};
+    memcpy(secret, content->secret, SECRET_CHARS);
+    memcpy(token, content->token, TOKEN_CHARS);
+    enum tutti_status status = tcp_open_with(&url, &options, store);
+    explicit_bzero(secret, sizeof secret);
+    return status == TUTTI_OK ? store_prefix_add(*store, token) : status;
+}
+
+static enum tutti_status use_check(tutti_store_t *store, int rank)
+{
+    const char *const open = "open";
+    char key[32];
+    const char *const done = key;
+    bool is_open = false, is_done = false;
+    snprintf(key, sizeof key, "done/%d", rank);
+    enum tutti_status status = tutti_store_check(store, &open, 1, &is_open);
+    if (status == TUTTI_OK)
+        status = tutti_store_check(store, &done, 1, &is_done);
+    if (status != TUTTI_OK || (is_open && !is_done))
+        return status;
+    return error_set(TUTTI_ERR_INVALID,
+                     "rank %d has a communicator of this id already: make an id for each "
+                     "communicator",
+                     rank);
+}
+
+/* Best effort: a failure leaves some keys in the store. */
+static void use_end(const struct tutti_comm *comm, tutti_store_t *store)
+{
+    char key[COMM_NAME_BYTES + 32];
+    int64_t done = 0;
+    snprintf(key, sizeof key, "done/%d", comm->rank);
+    (void)tutti_store_set(store, key, "", 0);
+    if (tutti_store_add(store, "done", 1, &done) != TUTTI_OK || done < comm->world_size)
+        return;
+    (void)tutti_store_delete(store, "open", NULL);
+    (void)tutti_store_delete(store, "done", NULL);
+    for (int r = 0; r < comm->world_size; r++) {
+        snprintf(key, sizeof key, "done/%d", r);
+        (void)tutti_store_delete(store, key, NULL);
+    }
+    snprintf(key, sizeof key, "tutti/%s/generation/count", comm->name);
+    (void)tutti_store_delete(store, key, NULL);
+}
+
+static enum tutti_status create_from_id(const struct id_content *content, int rank, int world_size,
+                                        const struct tutti_comm_options *options,
+                                        tutti_comm_t **comm)
+{
+    tutti_store_t *store = NULL;
+    int64_t timeout_ms = options->timeout_ms;
+    enum tutti_status status = id_check(content);
+    if (status == TUTTI_OK)
+        status = store_default_timeout(&timeout_ms);
+    if (status == TUTTI_OK)
+        status = store_join(content, timeout_ms, &store);
+    if (status == TUTTI_OK)
+        status = use_check(store, rank);
+    if (status == TUTTI_OK)
+        status = tutti_comm_create(store, rank, world_size, options, comm);
+    if (status == TUTTI_OK)
+        use_end(*comm, store);
+    tutti_store_close(store);
+    return status;
+}
+
+enum tutti_status tutti_comm_create_from_id(const struct tutti_unique_id *id, int rank,
+                                            int world_size, const struct tutti_comm_options *given,
+                                            tutti_comm_t **comm)
+{
+    static const char call[] = "tutti_comm_create_from_id";
+    struct tutti_comm_options options = {.struct_size = sizeof options};
+    struct id_content content;
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
+    *comm = NULL;
+    if (!id)
+        return error_set(TUTTI_ERR_INVALID, "%s: id is NULL", call);
+    memcpy(&content, id, sizeof content);
+    enum tutti_status status = TUTTI_OK;
+    if (given)
+        status = options_copy(call, "tutti_comm_options", given, &options, sizeof options);
+    if (status != TUTTI_OK)
+        return status;
+    status = options.defer ? error_set(TUTTI_ERR_INVALID,
+                                       "options->defer: the ranks meet in this call, so it must be "
+                                       "false")
+                           : create_from_id(&content, rank, world_size, &options, comm);
+    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
+}
