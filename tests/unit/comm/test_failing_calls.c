@@ -304,7 +304,7 @@ static enum tutti_status env_store(void)
     return use_url("env:");
 }
 
-/* Every kind of operation of a communicator that has met. */
+/* Every kind of operation of a communicator that has met; another one is made of it. */
 static enum tutti_status use_communicator(tutti_comm_t *comm)
 {
     static float data[TUTTI_MAX_RANKS][ELEMENTS];
@@ -316,6 +316,13 @@ static enum tutti_status use_communicator(tutti_comm_t *comm)
             tutti_all_reduce(x, x, ELEMENTS, TUTTI_FLOAT32, TUTTI_SUM, comm, TUTTI_STREAM_DEFAULT);
     if (status == TUTTI_OK)
         status = tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    if (status != TUTTI_OK)
+        return status;
+    tutti_comm_t *dup;
+    status = tutti_comm_dup(comm, NULL, &dup);
+    if (status == TUTTI_OK)
+        status = tutti_all_reduce(x, x, 4, TUTTI_FLOAT32, TUTTI_SUM, dup, TUTTI_STREAM_DEFAULT);
+    tutti_comm_destroy(dup);
     return status;
 }
 
