@@ -351,7 +351,7 @@ enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                    tutti_stream_t stream)
 {
     return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE,
-                    (struct coll_args){send, recv, count, dtype, op, 0}, stream, NULL);
+                    coll_args_make(send, recv, count, dtype, op, 0), stream, NULL);
 }
 
 enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t count,
@@ -360,7 +360,7 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
                                         const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE,
-                    (struct coll_args){send, recv, count, dtype, op, 0}, stream, options);
+                    coll_args_make(send, recv, count, dtype, op, 0), stream, options);
 }
 
 enum tutti_status tutti_all_gather(const void *send, void *recv, size_t count,
@@ -376,7 +376,7 @@ enum tutti_status tutti_all_gather_with(const void *send, void *recv, size_t cou
                                         const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_ALL_GATHER,
-                    (struct coll_args){send, recv, count, dtype, NULL, 0}, stream, options);
+                    coll_args_make(send, recv, count, dtype, NULL, 0), stream, options);
 }
 
 enum tutti_status tutti_reduce_scatter(const void *send, void *recv, size_t count,
@@ -392,7 +392,7 @@ enum tutti_status tutti_reduce_scatter_with(const void *send, void *recv, size_t
                                             const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_REDUCE_SCATTER,
-                    (struct coll_args){send, recv, count, dtype, op, 0}, stream, options);
+                    coll_args_make(send, recv, count, dtype, op, 0), stream, options);
 }
 
 enum tutti_status tutti_broadcast(const void *send, void *recv, size_t count,
@@ -408,7 +408,7 @@ enum tutti_status tutti_broadcast_with(const void *send, void *recv, size_t coun
                                        const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_BROADCAST,
-                    (struct coll_args){send, recv, count, dtype, NULL, root}, stream, options);
+                    coll_args_make(send, recv, count, dtype, NULL, root), stream, options);
 }
 
 enum tutti_status tutti_reduce(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
@@ -423,7 +423,7 @@ enum tutti_status tutti_reduce_with(const void *send, void *recv, size_t count,
                                     const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_REDUCE,
-                    (struct coll_args){send, recv, count, dtype, op, root}, stream, options);
+                    coll_args_make(send, recv, count, dtype, op, root), stream, options);
 }
 
 enum tutti_status tutti_gather(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
@@ -437,7 +437,7 @@ enum tutti_status tutti_gather_with(const void *send, void *recv, size_t count,
                                     tutti_stream_t stream, const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_GATHER,
-                    (struct coll_args){send, recv, count, dtype, NULL, root}, stream, options);
+                    coll_args_make(send, recv, count, dtype, NULL, root), stream, options);
 }
 
 enum tutti_status tutti_scatter(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
@@ -452,7 +452,7 @@ enum tutti_status tutti_scatter_with(const void *send, void *recv, size_t count,
                                      const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_SCATTER,
-                    (struct coll_args){send, recv, count, dtype, NULL, root}, stream, options);
+                    coll_args_make(send, recv, count, dtype, NULL, root), stream, options);
 }
 
 enum tutti_status tutti_send(const void *send, size_t count, enum tutti_dtype dtype, int peer,
@@ -466,7 +466,7 @@ enum tutti_status tutti_send_with(const void *send, size_t count, enum tutti_dty
                                   const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_SEND,
-                    (struct coll_args){send, NULL, count, dtype, NULL, peer}, stream, options);
+                    coll_args_make(send, NULL, count, dtype, NULL, peer), stream, options);
 }
 
 enum tutti_status tutti_recv(void *recv, size_t count, enum tutti_dtype dtype, int peer,
@@ -480,7 +480,7 @@ enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti_dtype dty
                                   const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_RECV,
-                    (struct coll_args){NULL, recv, count, dtype, NULL, peer}, stream, options);
+                    coll_args_make(NULL, recv, count, dtype, NULL, peer), stream, options);
 }
 
 enum tutti_status tutti_all_to_all(const void *send, void *recv, size_t count,
@@ -496,7 +496,7 @@ enum tutti_status tutti_all_to_all_with(const void *send, void *recv, size_t cou
                                         const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_ALL_TO_ALL,
-                    (struct coll_args){send, recv, count, dtype, NULL, 0}, stream, options);
+                    coll_args_make(send, recv, count, dtype, NULL, 0), stream, options);
 }
 
 /* Reads the subset: all ranks if none are named. */

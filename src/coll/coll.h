@@ -80,6 +80,13 @@ struct coll_args {
     int peer; /* the root, or the other rank of a message */
 };
 
+static inline struct coll_args coll_args_make(const void *send, void *recv, size_t count,
+                                              enum tutti_dtype dtype, tutti_op_t op, int peer)
+{
+    return (struct coll_args){
+        .send = send, .recv = recv, .count = count, .dtype = dtype, .op = op, .peer = peer};
+}
+
 static inline size_t coll_send_blocks(const struct coll *coll, int world_size)
 {
     return coll->send_all ? (size_t)world_size : 1;

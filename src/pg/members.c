@@ -200,7 +200,7 @@ static enum tutti_status assemble_direct(struct group *self, struct tutti_comm *
         return TUTTI_OK;
     enum tutti_status status = assemble(self, COMM_DIRECT, direct);
     uint32_t all = status == TUTTI_OK;
-    const struct coll_args minimum = {&all, &all, 1, TUTTI_UINT32, TUTTI_MIN, 0};
+    const struct coll_args minimum = coll_args_make(&all, &all, 1, TUTTI_UINT32, TUTTI_MIN, 0);
     if (status == TUTTI_ERR_ABORTED)
         return status;
     if (!all)

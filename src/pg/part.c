@@ -79,8 +79,8 @@ static enum tutti_status reduce_block(struct tutti_pg *pg, const struct pg_op *o
     uint64_t environment = reduce_env_begin();
     own_reduce(pg, op, part, first, count, partial);
     reduce_env_end(environment);
-    const struct coll_args args = {
-        partial, partial, count, wide ? TUTTI_FLOAT32 : dtype, cross_op(op->args.op), 0};
+    const struct coll_args args = coll_args_make(
+        partial, partial, count, wide ? TUTTI_FLOAT32 : dtype, cross_op(op->args.op), 0);
     enum tutti_status status =
         comm_run(pg->comm, op->work.collective, &args, op->timeout_ms, TUTTI_STREAM_DEFAULT);
     environment = reduce_env_begin();

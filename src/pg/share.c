@@ -161,8 +161,8 @@ static enum tutti_status headers_gather(struct pg_share *share, int64_t timeout_
 {
     const int rank = share->comm->rank, size = share->comm->world_size;
     const struct share_header own = share->headers[rank];
-    struct coll_args args = {&share->headers[rank], share->headers, HEADER_WORDS,
-                             TUTTI_UINT64,          TUTTI_BOR,      0};
+    struct coll_args args = coll_args_make(&share->headers[rank], share->headers, HEADER_WORDS,
+                                           TUTTI_UINT64, TUTTI_BOR, 0);
     enum tutti_collective collective = TUTTI_COLLECTIVE_ALL_GATHER;
     if (!share->comm->rules.paths.all) {
         memset(share->headers, 0, sizeof share->headers);

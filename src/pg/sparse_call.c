@@ -50,7 +50,8 @@ static enum tutti_status array_check(const struct tutti_pg *pg,
     const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     if (!array || !bytes)
         return TUTTI_OK;
-    const struct coll_args args = {array, (void *)(uintptr_t)array, 1, dtype, TUTTI_SUM, 0};
+    const struct coll_args args =
+        coll_args_make(array, (void *)(uintptr_t)array, 1, dtype, TUTTI_SUM, 0);
     enum tutti_status status =
         comm_check_args(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, tensor->device);
     if (status == TUTTI_OK && cuda)

@@ -45,8 +45,8 @@ struct offer {
 static enum tutti_status gather(const struct tutti_symmetric_group *group, void *all, size_t bytes,
                                 int64_t deadline)
 {
-    const struct coll_args args = {
-        (char *)all + (size_t)group->rank * bytes, all, bytes, TUTTI_UINT8, NULL, 0};
+    const struct coll_args args =
+        coll_args_make((char *)all + (size_t)group->rank * bytes, all, bytes, TUTTI_UINT8, NULL, 0);
     return comm_run(group->comm, TUTTI_COLLECTIVE_ALL_GATHER, &args, deadline_timeout_ms(deadline),
                     TUTTI_STREAM_DEFAULT);
 }
