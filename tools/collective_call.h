@@ -30,6 +30,11 @@ static inline enum tutti_status collective_call(enum tutti_collective which, con
     case TUTTI_COLLECTIVE_SEND:
     case TUTTI_COLLECTIVE_RECV:
     case TUTTI_COLLECTIVE_SPLIT:
+    case TUTTI_COLLECTIVE_ALL_GATHER_V:
+    case TUTTI_COLLECTIVE_REDUCE_SCATTER_V:
+    case TUTTI_COLLECTIVE_ALL_TO_ALL_V:
+    case TUTTI_COLLECTIVE_GATHER_V:
+    case TUTTI_COLLECTIVE_SCATTER_V:
         break;
     }
     return TUTTI_ERR_INVALID;

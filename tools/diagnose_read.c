@@ -64,9 +64,12 @@ static void what_read(struct reader *reader, const json_t *object, char what[DIA
     int length;
     const bool reduces = json_object_get(object, "op");
     get_name(reader, object, "collective", collective);
+    char count[24] = ""; /* a v-form has none */
     if (json_object_get(object, "count"))
-        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%s of %lld %s, %s%s%s", collective,
-                          (long long)get_integer(reader, object, "count", 0, INT64_MAX),
+        snprintf(count, sizeof count, "%lld ",
+                 (long long)get_integer(reader, object, "count", 0, INT64_MAX));
+    if (json_object_get(object, "dtype"))
+        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%s of %s%s, %s%s%s", collective, count,
                           get_name(reader, object, "dtype", dtype),
                           reduces ? get_name(reader, object, "op", op) : "", reduces ? ", " : "",
                           get_name(reader, object, "algorithm", algorithm));

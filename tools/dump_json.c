@@ -65,8 +65,10 @@ static void add_signature(json_t *object, uint64_t word, uint32_t parameter)
     const struct tutti_signature signature = signature_unpack(word, parameter);
     add(object, "collective", json_string(tutti_collective_name(signature.collective)));
     if (signature.collective != TUTTI_COLLECTIVE_BARRIER) {
-        add_number(object, "count", signature.count);
-        add_number(object, "bytes", signature.count * tutti_dtype_size(signature.dtype));
+        if (signature.count != SIGNATURE_COUNT_VARIES) {
+            add_number(object, "count", signature.count);
+            add_number(object, "bytes", signature.count * tutti_dtype_size(signature.dtype));
+        }
         add(object, "dtype", json_string(tutti_dtype_name(signature.dtype)));
         if (signature.op)
             add(object, "op", json_string(tutti_op_name(signature.op)));

@@ -156,6 +156,77 @@ TUTTI_API enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti
                                             int peer, tutti_comm_t *comm, tutti_stream_t stream,
                                             const struct tutti_call_options *options);
 /*
+ * The v-forms: blocks of different lengths, at any place. counts[r] and displacements[r] are the
+ * length of the block of rank r, and where it begins, in elements from the operand that stands
+ * before them. Each has world_size entries. displacements may be NULL: each block then begins where
+ * the one before it ends. A block may be empty; its displacement is then ignored, and so is an
+ * operand of which all blocks are empty. Blocks of send may overlap, those of recv may not. A
+ * block has the same length on the rank that sends it and on the rank that receives it, else
+ * MISMATCH with both lengths. The arrays are not changed, and stay valid until the call returns.
+ * The conditions, and the statuses, are those of tutti_all_gather(), of the last two those of
+ * tutti_gather(). INVALID also if what a rank sends to itself has another length than what it
+ * expects from itself.
+ *
+ * All-gather: copies the block send of each rank r, of count elements there, to block r of recv on
+ * every rank. All ranks pass the same counts, else MISMATCH. In place, send is the own block of
+ * recv.
+ */
+TUTTI_API enum tutti_status tutti_all_gather_v(const void *send, size_t count, void *recv,
+                                               const size_t *counts, const size_t *displacements,
+                                               enum tutti_dtype dtype, tutti_comm_t *comm,
+                                               tutti_stream_t stream);
+TUTTI_API enum tutti_status
+tutti_all_gather_v_with(const void *send, size_t count, void *recv, const size_t *counts,
+                        const size_t *displacements, enum tutti_dtype dtype, tutti_comm_t *comm,
+                        tutti_stream_t stream, const struct tutti_call_options *options);
+/*
+ * Reduce-scatter: sets recv on rank r to op over block r of all ranks' send, counts[r] elements,
+ * with the bits of the all-reduce. All ranks pass the same counts, else MISMATCH. In place, recv is
+ * the own block of send.
+ */
+TUTTI_API enum tutti_status tutti_reduce_scatter_v(const void *send, const size_t *counts,
+                                                   const size_t *displacements, void *recv,
+                                                   enum tutti_dtype dtype, tutti_op_t op,
+                                                   tutti_comm_t *comm, tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_reduce_scatter_v_with(const void *send, const size_t *counts,
+                                                        const size_t *displacements, void *recv,
+                                                        enum tutti_dtype dtype, tutti_op_t op,
+                                                        tutti_comm_t *comm, tutti_stream_t stream,
+                                                        const struct tutti_call_options *options);
+/* All-to-all: copies block p of send on rank r to block r of recv on rank p, for all ranks p and r.
+ * From its first to its last block, send does not overlap recv. */
+TUTTI_API enum tutti_status
+tutti_all_to_all_v(const void *send, const size_t *send_counts, const size_t *send_displacements,
+                   void *recv, const size_t *recv_counts, const size_t *recv_displacements,
+                   enum tutti_dtype dtype, tutti_comm_t *comm, tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_all_to_all_v_with(
+    const void *send, const size_t *send_counts, const size_t *send_displacements, void *recv,
+    const size_t *recv_counts, const size_t *recv_displacements, enum tutti_dtype dtype,
+    tutti_comm_t *comm, tutti_stream_t stream, const struct tutti_call_options *options);
+/* Gather: copies the block send of each rank r, of count elements there, to block r of the root's
+ * recv. recv, counts and displacements: the root's. In place, send is the own block of recv there.
+ */
+TUTTI_API enum tutti_status tutti_gather_v(const void *send, size_t count, void *recv,
+                                           const size_t *counts, const size_t *displacements,
+                                           enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                           tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_gather_v_with(const void *send, size_t count, void *recv,
+                                                const size_t *counts, const size_t *displacements,
+                                                enum tutti_dtype dtype, int root,
+                                                tutti_comm_t *comm, tutti_stream_t stream,
+                                                const struct tutti_call_options *options);
+/* Scatter: copies block r of the root's send to recv on each rank r, count elements there. send,
+ * counts and displacements: the root's. In place, recv is the own block of send there. */
+TUTTI_API enum tutti_status tutti_scatter_v(const void *send, const size_t *counts,
+                                            const size_t *displacements, void *recv, size_t count,
+                                            enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                            tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_scatter_v_with(const void *send, const size_t *counts,
+                                                 const size_t *displacements, void *recv,
+                                                 size_t count, enum tutti_dtype dtype, int root,
+                                                 tutti_comm_t *comm, tutti_stream_t stream,
+                                                 const struct tutti_call_options *options);
+/*
  * Sends send_count elements to rank `to` and receives recv_count elements from rank `from`, at the
  * same time; both may be the caller. As tutti_send() and tutti_recv() in a group.
  */
@@ -164,11 +235,12 @@ TUTTI_API enum tutti_status tutti_send_recv(const void *send, size_t send_count,
                                             tutti_comm_t *comm, tutti_stream_t stream);
 /*
  * A group of calls, which run at the same time. Between the two functions this thread's calls of
- * the functions above and below, on CPU communicators, are checked and kept: they return OK at
- * once. tutti_group_end() runs them and returns when all have ended. So a rank may send to and
- * receive from any number of peers without deadlock, and one thread may call several communicators,
- * also several ranks of one. Until then no other thread may call these communicators, and the
- * operands of different calls must not overlap, except for operands that are only read.
+ * the functions of this header, on CPU communicators, are checked and kept: they return OK at once.
+ * tutti_group_end() runs them and returns when all have ended. So a rank may send to and receive
+ * from any number of peers without deadlock, and one thread may call several communicators, also
+ * several ranks of one. Until then no other thread may call these communicators, and the operands
+ * of different calls must not overlap, except for operands that are only read; arrays of counts and
+ * displacements stay as they are.
  *
  * Of one communicator, collectives run in the order of the calls, and so do messages to one peer,
  * and messages from one peer. In a group a rank may send messages to itself; it receives as many.

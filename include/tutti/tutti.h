@@ -176,6 +176,11 @@ TUTTI_API const char *tutti_op_name(tutti_op_t op);
     X(SCATTER, 9, "scatter")                                                                       \
     X(SEND, 10, "send")                                                                            \
     X(RECV, 11, "recv")                                                                            \
+    X(ALL_GATHER_V, 12, "all_gather_v")                                                            \
+    X(REDUCE_SCATTER_V, 13, "reduce_scatter_v")                                                    \
+    X(ALL_TO_ALL_V, 14, "all_to_all_v")                                                            \
+    X(GATHER_V, 15, "gather_v")                                                                    \
+    X(SCATTER_V, 16, "scatter_v")                                                                  \
     X(SPLIT, 17, "split")
 
 enum tutti_collective {
@@ -463,8 +468,8 @@ struct tutti_fault {
         enum tutti_dtype dtype;
         tutti_op_t op; /* a constant; TUTTI_PREMUL_SUM for a created one */
         enum tutti_algo algo;
-        uint64_t count;
-        uint32_t parameter; /* hash of the scalar or of the subset of ranks; 0: none */
+        uint64_t count;     /* of a v-form: the block between the two; 2^43 - 1: not known */
+        uint32_t parameter; /* hash of the scalar, the counts or the subset of ranks; 0: none */
     } expected, seen; /* Of a mismatch: what rank called, what peer called. Of a TIMEOUT, where it
                        * is known: seen.count is the time-out in ms, seen.parameter what set it. */
 };

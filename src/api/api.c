@@ -81,10 +81,11 @@ enum tutti_status call_refused(struct tutti_comm *comm, uint64_t signature,
 /* The signature of a call whose arguments may be wrong. */
 static uint64_t signature_of(enum tutti_collective collective, const struct coll_args *args)
 {
+    const size_t count = coll_varies(collective) ? SIGNATURE_COUNT_VARIES : args->count;
     const bool known = dtype_bytes(args->dtype) != 0;
     return signature_pack(collective, known ? args->dtype : SIGNATURE_NO_DTYPE,
                           known && args->op ? op_kind(args->op) : (enum op_kind)0, TUTTI_ALGO_NONE,
-                          args->count < SIGNATURE_COUNT_MAX ? args->count : SIGNATURE_COUNT_MAX);
+                          count < SIGNATURE_COUNT_MAX ? count : SIGNATURE_COUNT_MAX);
 }
 
 /* ---- collectives with elements ----------------------------------------------------------------
@@ -111,7 +112,7 @@ call_check(const struct tutti_comm *comm, const char *call, const struct coll *c
     const enum coll_error error = coll_check(coll, args, width, rank, comm->world_size);
     if (__builtin_expect(error != COLL_GOOD, 0))
         return coll_explain(call, coll, args, error, comm->rank, comm->world_size, send);
-    if (device == TUTTI_DEVICE_CUDA || !args->count)
+    if (device == TUTTI_DEVICE_CUDA || (!args->count && !coll->varies))
         return TUTTI_OK;
     if (coll_has(coll->send, comm->rank, args->peer) && symm_on_device(args->send, &ordinal))
         return device_refuse(call, send, args->send, ordinal);
@@ -156,6 +157,22 @@ static void peer_read(const struct tutti_comm *comm, const struct coll *coll, in
     }
     request->subset = rank_set_of(comm->rank);
     rank_set_add(&request->subset, peer);
+}
+
+/* Counts that all ranks pass are part of what the ranks must agree on. Others are compared by each
+ * message. */
+static void blocks_read(const struct tutti_comm *comm, const struct coll *coll,
+                        const struct coll_args *args, size_t width, struct request *request)
+{
+    const struct coll_blocks *blocks = coll->send_all ? &args->send_blocks : &args->recv_blocks;
+    request->send_blocks = args->send_blocks;
+    request->recv_blocks = args->recv_blocks;
+    request->count = coll_own_count(coll, args, comm->rank);
+    request->bytes = width;
+    if (coll->peer || coll->send_all == coll->recv_all)
+        return;
+    for (int r = 0; r < comm->world_size; r++)
+        request->parameter = signature_hash(blocks->counts[r] ^ (uint64_t)request->parameter << 32);
 }
 
 static bool view_find(const struct tutti_comm *comm, const void *pointer, size_t bytes,
@@ -261,9 +278,12 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
     /* On CUDA the launcher adds the kernel's algorithm. */
     request->signature =
         signature_pack(which == TUTTI_COLLECTIVE_RECV ? TUTTI_COLLECTIVE_SEND : which, args->dtype,
-                       kind, comm->cuda ? TUTTI_ALGO_NONE : request->choice.algo, args->count);
+                       kind, comm->cuda ? TUTTI_ALGO_NONE : request->choice.algo,
+                       coll->varies ? SIGNATURE_COUNT_VARIES : args->count);
     if (coll->reduces && kind == OP_PREMUL_SUM)
         scalar_read(args->op, request);
+    if (coll->varies)
+        blocks_read(comm, coll, args, width, request);
     if (coll->peer)
         peer_read(comm, coll, args->peer, request);
     if (request->choice.zero_copy)
@@ -298,7 +318,8 @@ call_collect(struct call_set *set, struct tutti_comm *comm, enum tutti_collectiv
     if (given)
         status = options_read(comm, given, call, &options);
     if (status == TUTTI_OK)
-        status = request_make(comm, which, &args, stream, &options, -1, &request);
+        status = request_make(comm, which, &args, stream, &options,
+                              coll_rows[which].peer == COLL_PARTNER ? -1 : comm->rank, &request);
     if (status == TUTTI_OK)
         status = call_set_add(set, comm, &request);
     if (status == TUTTI_OK)
@@ -328,6 +349,13 @@ call_run(struct tutti_comm *comm, enum tutti_collective which, struct coll_args 
                                 : call_refused(comm, signature_of(which, &args), status);
     call_leave(comm);
     return status;
+}
+
+enum tutti_status comm_call_v(struct tutti_comm *comm, enum tutti_collective which,
+                              const struct coll_args *args, tutti_stream_t stream,
+                              const struct tutti_call_options *given)
+{
+    return call_run(comm, which, *args, stream, given);
 }
 
 enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_collective which,

@@ -81,7 +81,7 @@ struct layout_small_message {
  * header's line, a longer one lies in the owner's place for it: cpu/transport/pair.h. */
 struct layout_message {
     struct layout_header header;
-    uint64_t order; /* number of the rooted collective; 0 of a send */
+    uint64_t order; /* number of the collective; 0 of a send */
     uint64_t reserved;
     unsigned char payload[LAYOUT_MESSAGE_BYTES];
 };
@@ -96,7 +96,7 @@ struct layout_read {
 /* Begins the area of the lane PAIR. Behind it lie the messages, LAYOUT_WINDOW lines for each rank;
  * those to the rank itself are to all. Behind these lie the places for longer pieces. */
 struct layout_pair {
-    struct layout_header log[LAYOUT_LOG]; /* the last rooted collectives: release X3 */
+    struct layout_header log[LAYOUT_LOG]; /* the last collectives of the lane: release X3 */
     struct layout_read read[];            /* of each rank's messages */
 };
 

@@ -16,6 +16,8 @@ enum {
     SIGNATURE_NO_DTYPE = 63, /* a value that is none */
 };
 #define SIGNATURE_COUNT_MAX ((UINT64_C(1) << SIGNATURE_ALGO_AT) - 1)
+/* The count of a v-form, whose blocks have counts of their own: one goes with each message. */
+#define SIGNATURE_COUNT_VARIES SIGNATURE_COUNT_MAX
 
 static inline uint64_t signature_pack(enum tutti_collective collective, enum tutti_dtype dtype,
                                       enum op_kind op, enum tutti_algo algo, uint64_t count)
@@ -28,6 +30,12 @@ static inline uint64_t signature_pack(enum tutti_collective collective, enum tut
 static inline uint64_t signature_set_algo(uint64_t word, enum tutti_algo algo)
 {
     return word | (uint64_t)algo << SIGNATURE_ALGO_AT;
+}
+
+/* The word of a message of a v-form: with the count of the block. */
+static inline uint64_t signature_set_count(uint64_t word, uint64_t count)
+{
+    return (word & ~SIGNATURE_COUNT_MAX) | count;
 }
 
 static inline struct tutti_signature signature_unpack(uint64_t word, uint32_t parameter)

@@ -5,6 +5,141 @@
 
 #include <stdio.h>
 
+/* The addresses of a block; an empty one has none. */
+struct span {
+    uintptr_t begin, end;
+};
+
+/* An operand of a v-form: its blocks, and what lies between the first and the last byte of them. */
+struct operand {
+    int n;
+    struct span blocks[TUTTI_MAX_RANKS], all;
+};
+
+/* Fills *operand, which has no block if the rank does not have it. If it is one block, its count
+ * comes from coll_own_count(). */
+static enum coll_error operand_read(const struct coll *coll, const struct coll_args *args,
+                                    bool is_send, int rank, int world_size, struct operand *operand)
+{
+    const bool many = is_send ? coll->send_all : coll->recv_all;
+    const void *memory = is_send ? args->send : args->recv;
+    struct coll_blocks blocks = is_send ? args->send_blocks : args->recv_blocks;
+    const size_t width = dtype_bytes(args->dtype), most = SIZE_MAX / TUTTI_MAX_RANKS / width;
+    size_t next = 0, own;
+    operand->n = 0;
+    operand->all = (struct span){UINTPTR_MAX, 0};
+    if (!coll_has(is_send ? coll->send : coll->recv, rank, args->peer))
+        return COLL_GOOD;
+    if (!many) {
+        own = coll_own_count(coll, args, rank);
+        blocks = (struct coll_blocks){.counts = &own};
+    }
+    if (!blocks.counts)
+        return COLL_NO_COUNTS;
+    for (; operand->n < (many ? world_size : 1); operand->n++) {
+        struct span *block = &operand->blocks[operand->n];
+        const size_t count = blocks.counts[operand->n];
+        const size_t at = blocks.displacements ? blocks.displacements[operand->n] : next;
+        *block = (struct span){0, 0};
+        if (!count)
+            continue;
+        if (count > SIGNATURE_COUNT_MAX || count > most || at > SIZE_MAX / width - count ||
+            (at + count) * width > UINTPTR_MAX - (uintptr_t)memory)
+            return COLL_COUNT;
+        next += count;
+        block->begin = (uintptr_t)memory + at * width;
+        block->end = block->begin + count * width;
+        operand->all.begin = block->begin < operand->all.begin ? block->begin : operand->all.begin;
+        operand->all.end = block->end > operand->all.end ? block->end : operand->all.end;
+    }
+    if (operand->all.end && !memory)
+        return COLL_NULL;
+    return operand->all.end && coll_is_misaligned((uintptr_t)memory, args->dtype, width)
+               ? COLL_ALIGNMENT
+               : COLL_GOOD;
+}
+
+static bool spans_overlap(struct span a, struct span b)
+{
+    return a.begin < b.end && b.begin < a.end;
+}
+
+/* Whether two blocks of an operand overlap. In ascending order each is compared once. */
+static bool has_overlap(const struct operand *operand)
+{
+    const struct span *blocks = operand->blocks;
+    uintptr_t end = 0;
+    for (int i = 0; i < operand->n; i++) {
+        for (int j = 0; j < i && blocks[i].begin < end; j++)
+            if (spans_overlap(blocks[i], blocks[j]))
+                return true;
+        end = blocks[i].end > end ? blocks[i].end : end;
+    }
+    return false;
+}
+
+enum coll_error coll_blocks_check(const struct coll *coll, const struct coll_args *args, int rank,
+                                  int world_size)
+{
+    struct operand send, recv;
+    enum coll_error error = operand_read(coll, args, true, rank, world_size, &send);
+    if (error == COLL_GOOD)
+        error = operand_read(coll, args, false, rank, world_size, &recv);
+    if (error != COLL_GOOD)
+        return error;
+    if (send.n && recv.n) {
+        const size_t own = coll_own_count(coll, args, rank);
+        if ((coll->send_all && args->send_blocks.counts[rank] != own) ||
+            (coll->recv_all && args->recv_blocks.counts[rank] != own))
+            return COLL_OWN_COUNT;
+    }
+    if (coll->recv_all && has_overlap(&recv))
+        return COLL_OUTPUTS_OVERLAP;
+    if (!spans_overlap(send.all, recv.all))
+        return COLL_GOOD;
+    if (coll->send_all == coll->recv_all)
+        return COLL_OVERLAP;
+    const struct operand *many = coll->send_all ? &send : &recv;
+    const struct span one = (coll->send_all ? &recv : &send)->blocks[0];
+    for (int r = 0; r < world_size; r++)
+        if (spans_overlap(one, many->blocks[r]) &&
+            (r != rank || one.begin != many->blocks[r].begin))
+            return COLL_OVERLAP;
+    return COLL_GOOD;
+}
+
+/* `operand`: the name of the one that is wrong. */
+static void blocks_explain(const struct coll *coll, const struct coll_args *args,
+                           enum coll_error error, int rank, const char *operand, char *text,
+                           size_t size)
+{
+    const struct coll_blocks *blocks =
+        coll->recv_all && args->recv_blocks.counts ? &args->recv_blocks : &args->send_blocks;
+    if (error == COLL_NO_COUNTS)
+        snprintf(text, size, "the counts of %s are NULL: expected one for each rank", operand);
+    else if (error == COLL_COUNT)
+        snprintf(text, size,
+                 "a block of %s has a count or a displacement that is more than memory "
+                 "can hold",
+                 operand);
+    else if (error == COLL_NULL)
+        snprintf(text, size, "%s is NULL, but its blocks are not empty", operand);
+    else if (error == COLL_OWN_COUNT)
+        snprintf(text, size, "rank %d sends %zu elements to itself and expects %zu", rank,
+                 coll->send_all ? args->send_blocks.counts[rank] : args->count,
+                 coll->recv_all ? blocks->counts[rank] : args->count);
+    else if (error == COLL_OUTPUTS_OVERLAP)
+        snprintf(text, size, "two blocks of recv overlap");
+    else if (coll->send_all && coll->recv_all)
+        snprintf(text, size, "send %p and recv %p overlap: use disjoint ones", args->send,
+                 args->recv);
+    else
+        snprintf(text, size, "send %p and recv %p overlap in part: use %s, or disjoint ones",
+                 args->send, args->recv,
+                 coll->recv_all ? "the own block of recv as send"
+                                : "the own block of send as recv");
+}
+
 static void overlap_explain(const struct coll *coll, const struct coll_args *args, int world_size,
                             char *text, size_t size)
 {
@@ -26,11 +161,21 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
     char text[256] = "";
     const size_t width = dtype_bytes(dtype_component(args->dtype));
     const bool sends = coll_has(coll->send, rank, args->peer);
-    const bool send_is_bad =
+    bool send_is_bad =
         sends && (error == COLL_NULL ? !args->send : (uintptr_t)args->send & (width - 1));
+    struct operand found;
+    if (coll->varies && error > COLL_BAD_PEER)
+        send_is_bad = operand_read(coll, args, true, rank, world_size, &found) == error;
     const char *operand = send_is_bad ? send : "recv";
+    if (coll->varies && error > COLL_BAD_PEER && error != COLL_ALIGNMENT) {
+        blocks_explain(coll, args, error, rank, operand, text, sizeof text);
+        error = COLL_GOOD;
+    }
     switch (error) {
     case COLL_GOOD:
+    case COLL_NO_COUNTS:
+    case COLL_OWN_COUNT:
+    case COLL_OUTPUTS_OVERLAP:
         break;
     case COLL_DTYPE:
         snprintf(text, sizeof text, "dtype %d: expected a value of enum tutti_dtype",

@@ -4,7 +4,7 @@
  * and cuda/.
  *
  * A call has `count` elements of a dtype: a block. An operand is one block, or one block for each
- * rank, in rank order.
+ * rank, in rank order. A v-form has blocks of different lengths, at places that the caller names.
  */
 #ifndef TUTTI_COLL_H
 #define TUTTI_COLL_H
@@ -28,6 +28,7 @@ struct coll {
     bool send_all;    /* the operand has a block for each rank */
     bool recv_all;
     bool reduces; /* takes an operation */
+    bool varies;  /* a v-form */
     enum coll_peer peer;
     enum coll_use send, recv;
 };
@@ -60,6 +61,27 @@ static const struct coll coll_rows[] = {
                                   .send = COLL_OF_ROOT},
     [TUTTI_COLLECTIVE_SEND] = {.call = "tutti_send", .peer = COLL_PARTNER, .recv = COLL_OF_NONE},
     [TUTTI_COLLECTIVE_RECV] = {.call = "tutti_recv", .peer = COLL_PARTNER, .send = COLL_OF_NONE},
+    [TUTTI_COLLECTIVE_ALL_GATHER_V] = {.call = "tutti_all_gather_v",
+                                       .recv_all = true,
+                                       .varies = true},
+    [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] = {.call = "tutti_reduce_scatter_v",
+                                           .send_all = true,
+                                           .reduces = true,
+                                           .varies = true},
+    [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = {.call = "tutti_all_to_all_v",
+                                       .send_all = true,
+                                       .recv_all = true,
+                                       .varies = true},
+    [TUTTI_COLLECTIVE_GATHER_V] = {.call = "tutti_gather_v",
+                                   .recv_all = true,
+                                   .varies = true,
+                                   .peer = COLL_ROOT,
+                                   .recv = COLL_OF_ROOT},
+    [TUTTI_COLLECTIVE_SCATTER_V] = {.call = "tutti_scatter_v",
+                                    .send_all = true,
+                                    .varies = true,
+                                    .peer = COLL_ROOT,
+                                    .send = COLL_OF_ROOT},
     [TUTTI_COLLECTIVE_SPLIT] = {.call = "tutti_comm_split", .recv_all = true},
 };
 
@@ -70,16 +92,30 @@ static inline bool coll_is_rooted(enum tutti_collective collective)
            coll_rows[collective].peer == COLL_ROOT;
 }
 
+static inline bool coll_varies(enum tutti_collective collective)
+{
+    return (size_t)collective < sizeof coll_rows / sizeof *coll_rows &&
+           coll_rows[collective].varies;
+}
+
+/* The blocks of an operand of a v-form: a count and a displacement for each rank, in elements.
+ * displacements is NULL if each block lies behind the one before. */
+struct coll_blocks {
+    const size_t *counts, *displacements;
+};
+
 /* What a caller gave. `op`: as op_known() returned it; NULL unless the collective reduces. */
 struct coll_args {
     const void *send;
     void *recv;
-    size_t count;
+    size_t count; /* of a block; of a v-form: of the operand that is one block */
     enum tutti_dtype dtype;
     tutti_op_t op;
-    int peer; /* the root, or the other rank of a message */
+    int peer;                                    /* the root, or the other rank of a message */
+    struct coll_blocks send_blocks, recv_blocks; /* of a v-form's operands with many blocks */
 };
 
+/* Those of a call that is no v-form. */
 static inline struct coll_args coll_args_make(const void *send, void *recv, size_t count,
                                               enum tutti_dtype dtype, tutti_op_t op, int peer)
 {
@@ -108,6 +144,9 @@ enum coll_error {
     COLL_NULL,
     COLL_ALIGNMENT,
     COLL_OVERLAP,
+    COLL_NO_COUNTS, /* of v-forms, as those that follow */
+    COLL_OWN_COUNT, /* the rank's own block has two lengths */
+    COLL_OUTPUTS_OVERLAP,
 };
 
 /* Without a look at the operands. `width`: dtype_bytes(args->dtype). */
@@ -131,6 +170,23 @@ static inline bool coll_has(enum coll_use use, int rank, int root)
     return use == COLL_OF_ALL || (use == COLL_OF_ROOT && rank == root);
 }
 
+/* `address`: of one operand, or of several by "or". */
+static inline bool coll_is_misaligned(uintptr_t address, enum tutti_dtype dtype, size_t width)
+{
+    return address & ((width >> dtype_is_complex(dtype)) - 1);
+}
+
+/* The elements of a rank's own block in a v-form. Its counts are not NULL. */
+static inline size_t coll_own_count(const struct coll *coll, const struct coll_args *args, int rank)
+{
+    const bool from_counts = coll->send_all && coll->send == COLL_OF_ALL;
+    return from_counts ? args->send_blocks.counts[rank] : args->count;
+}
+
+/* The first thing that is wrong with the operands of a v-form. */
+enum coll_error coll_blocks_check(const struct coll *coll, const struct coll_args *args, int rank,
+                                  int world_size);
+
 /* In place is the same address, or, if only one operand has a block for each rank, the rank's own
  * block in it. Inlined, so that each collective has its own check. */
 static inline __attribute__((always_inline)) enum coll_error
@@ -143,6 +199,8 @@ coll_check(const struct coll *coll, const struct coll_args *args, size_t width, 
     if (coll->peer && ((unsigned)args->peer >= (unsigned)world_size ||
                        (coll->peer == COLL_PARTNER && args->peer == rank)))
         return COLL_BAD_PEER;
+    if (coll->varies)
+        return coll_blocks_check(coll, args, rank, world_size);
     if (!args->count)
         return COLL_GOOD;
     const size_t block = args->count * width;
@@ -153,7 +211,7 @@ coll_check(const struct coll *coll, const struct coll_args *args, size_t width, 
     const size_t own = coll->send_all != coll->recv_all ? block * (size_t)rank : 0;
     if ((sends && !send) || (receives && !recv))
         return COLL_NULL;
-    if ((send | recv) & ((width >> dtype_is_complex(args->dtype)) - 1))
+    if (coll_is_misaligned(send | recv, args->dtype, width))
         return COLL_ALIGNMENT;
     if (!sends || !receives)
         return COLL_GOOD;

@@ -22,10 +22,16 @@ static void signature_format(const struct tutti_signature *signature, char *text
         snprintf(text, size, "%s", name);
         return;
     }
-    int length = snprintf(text, size, "%s of %" PRIu64 " %s, %s%s%s", name, signature->count,
-                          tutti_dtype_name(signature->dtype),
-                          signature->op ? tutti_op_name(signature->op) : "",
-                          signature->op ? ", " : "", tutti_algo_name(signature->algo));
+    const char *hashed = "scalar";
+    char count[24] = "";
+    if (coll_varies(signature->collective))
+        hashed = signature->op == TUTTI_PREMUL_SUM ? "counts and scalar" : "counts";
+    if (signature->count != SIGNATURE_COUNT_VARIES)
+        snprintf(count, sizeof count, "%" PRIu64 " ", signature->count);
+    int length =
+        snprintf(text, size, "%s of %s%s, %s%s%s", name, count, tutti_dtype_name(signature->dtype),
+                 signature->op ? tutti_op_name(signature->op) : "", signature->op ? ", " : "",
+                 tutti_algo_name(signature->algo));
     const uint32_t mask = (1u << SIGNATURE_ROOT_BITS) - 1, root = signature->parameter & mask;
     const bool rooted = coll_is_rooted(signature->collective);
     uint32_t hash = signature->parameter;
@@ -34,7 +40,7 @@ static void signature_format(const struct tutti_signature *signature, char *text
     if (rooted)
         hash &= ~mask;
     if (hash && length > 0 && (size_t)length < size)
-        snprintf(text + length, size - (size_t)length, ", scalar hash %08" PRIx32, hash);
+        snprintf(text + length, size - (size_t)length, ", %s hash %08" PRIx32, hashed, hash);
 }
 
 /* No rank is to blame by name, as of ranks that did not meet: the call that failed has said why. */

@@ -11,6 +11,7 @@
 #include "base/signature.h"
 #include "base/timeout_source.h"
 #include "coll/choice.h"
+#include "coll/coll.h"
 #include "tutti/tutti.h"
 
 /* One collective operation, checked and complete. Constant for the algorithms, except for the
@@ -23,8 +24,10 @@ struct request {
     bool send_all, recv_all; /* the operand has a block for each rank: coll.h */
     const void *send;
     void *recv;
-    size_t count; /* elements of a block */
-    size_t bytes; /* of a block */
+    struct coll_blocks send_blocks, recv_blocks; /* set for a v-form only */
+    size_t
+        count; /* elements of a block; of a v-form: those of the own block, of the dtype called */
+    size_t bytes; /* of a block; of a v-form: of one of those elements */
     double scalar;
     struct rank_set subset; /* the ranks of a barrier, or of a message; empty: all ranks */
     int64_t timeout_ms;     /* negative never ends */
@@ -34,7 +37,7 @@ struct request {
     uint32_t element_bytes; /* 0 for a barrier */
     reduce_fn *reduce;      /* NULL: the collective copies */
     uint64_t signature;     /* signature.h; CUDA adds the algorithm to it */
-    uint32_t parameter;     /* hash of the scalar or of the subset, 0 if none; with the root */
+    uint32_t parameter; /* hash of the scalar, the counts or the subset, 0 if none; with the root */
     /* Set if choice.zero_copy. Symmetric memory: where the operands lie in their allocations, and
      * every rank's base of those. */
     struct layout_operands operands;

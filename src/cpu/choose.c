@@ -97,7 +97,7 @@ static enum tutti_status other_choose(const struct cpu_table *table, const struc
         choice->reason = "some two ranks are not linked";
         return TUTTI_OK;
     }
-    if (coll_rows[call->collective].peer) {
+    if (coll_rows[call->collective].peer || coll_rows[call->collective].varies) {
         choice->run = &cpu_pair;
         return TUTTI_OK;
     }

@@ -111,7 +111,7 @@ static enum tutti_status lengths_agree(struct tutti_pg *pg, const struct pg_op *
     uint64_t *all = (uint64_t *)(void *)pg->widened, *own = all + 2 * size * pg->comm->rank;
     static_assert(2 * TUTTI_MAX_RANKS * TUTTI_MAX_RANKS * sizeof *all <= BUFFER_BYTES, "room");
     lengths_set(op, size, own);
-    const struct coll_args args = {own, all, 2 * (size_t)size, TUTTI_UINT64, NULL, 0};
+    const struct coll_args args = coll_args_make(own, all, 2 * (size_t)size, TUTTI_UINT64, NULL, 0);
     enum tutti_status status = comm_run(pg->comm, TUTTI_COLLECTIVE_ALL_GATHER, &args,
                                         op->timeout_ms, TUTTI_STREAM_DEFAULT);
     for (int from = 0; from < size && status == TUTTI_OK; from++)

@@ -110,7 +110,8 @@ static enum tutti_status tensor_read(const struct reading *reading, int side, in
         status = pg_device_check(device);
     operation->device = (uint8_t)device;
     const tutti_op_t op = reading->coll->reduces ? reading->op->args.op : TUTTI_SUM;
-    const struct coll_args data = {tensor->data, tensor->data, args->count, args->dtype, op, 0};
+    const struct coll_args data =
+        coll_args_make(tensor->data, tensor->data, args->count, args->dtype, op, 0);
     if (status == TUTTI_OK)
         status = comm_check_args(reading->pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &data, device);
     if (status == TUTTI_OK && device == TUTTI_DEVICE_CUDA)

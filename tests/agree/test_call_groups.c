@@ -34,6 +34,7 @@ struct operation {
 struct rank_life {
     tutti_comm_t *comms[COMMS];
     int32_t *send[MOST_CALLS], *recv[MOST_CALLS];
+    size_t *counts[MOST_CALLS]; /* of a v-form */
     int rank, size;
 };
 
@@ -71,10 +72,11 @@ static bool is_sum(const int32_t *data, uint32_t id, int size, size_t count)
 static struct operation operation_make(uint64_t *random, int size, uint32_t id)
 {
     static const enum tutti_collective collectives[] = {
-        TUTTI_COLLECTIVE_SEND,       TUTTI_COLLECTIVE_SEND,    TUTTI_COLLECTIVE_SEND,
-        TUTTI_COLLECTIVE_SEND,       TUTTI_COLLECTIVE_SEND,    TUTTI_COLLECTIVE_ALL_REDUCE,
-        TUTTI_COLLECTIVE_ALL_GATHER, TUTTI_COLLECTIVE_BARRIER, TUTTI_COLLECTIVE_BROADCAST,
-        TUTTI_COLLECTIVE_GATHER,     TUTTI_COLLECTIVE_REDUCE,  TUTTI_COLLECTIVE_SCATTER};
+        TUTTI_COLLECTIVE_SEND,        TUTTI_COLLECTIVE_SEND,    TUTTI_COLLECTIVE_SEND,
+        TUTTI_COLLECTIVE_SEND,        TUTTI_COLLECTIVE_SEND,    TUTTI_COLLECTIVE_ALL_REDUCE,
+        TUTTI_COLLECTIVE_ALL_GATHER,  TUTTI_COLLECTIVE_BARRIER, TUTTI_COLLECTIVE_BROADCAST,
+        TUTTI_COLLECTIVE_GATHER,      TUTTI_COLLECTIVE_REDUCE,  TUTTI_COLLECTIVE_SCATTER,
+        TUTTI_COLLECTIVE_ALL_GATHER_V};
     const size_t most = pool_random(random) % 4 ? SMALL_ELEMENTS : MOST_ELEMENTS;
     return (struct operation){
         .collective = collectives[pool_random(random) % (sizeof collectives / sizeof *collectives)],
@@ -88,8 +90,14 @@ static struct operation operation_make(uint64_t *random, int size, uint32_t id)
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
-static bool collective_call(const struct rank_life *life, const struct operation *o, int32_t *send,
-                            int32_t *recv)
+/* Of a v-form: the length of rank r's block. */
+static size_t block_of(const struct operation *o, int r, int size)
+{
+    return o->count * (size_t)((r + (int)(o->id % 3)) % size) / (size_t)size;
+}
+
+static bool collective_call(const struct rank_life *life, const struct operation *o, int slot,
+                            int32_t *send, int32_t *recv)
 {
     tutti_comm_t *comm = life->comms[o->comm];
     const bool is_root = life->rank == o->root;
@@ -100,6 +108,11 @@ static bool collective_call(const struct rank_life *life, const struct operation
     case TUTTI_COLLECTIVE_ALL_GATHER:
         return tutti_all_gather(send, recv, o->count, TUTTI_INT32, comm, TUTTI_STREAM_DEFAULT) ==
                TUTTI_OK;
+    case TUTTI_COLLECTIVE_ALL_GATHER_V:
+        for (int r = 0; r < life->size; r++)
+            life->counts[slot][r] = block_of(o, r, life->size);
+        return tutti_all_gather_v(send, life->counts[slot][life->rank], recv, life->counts[slot],
+                                  NULL, TUTTI_INT32, comm, TUTTI_STREAM_DEFAULT) == TUTTI_OK;
     case TUTTI_COLLECTIVE_BROADCAST:
         return tutti_broadcast(is_root ? send : NULL, recv, o->count, TUTTI_INT32, o->root, comm,
                                TUTTI_STREAM_DEFAULT) == TUTTI_OK;
@@ -117,16 +130,23 @@ static bool collective_call(const struct rank_life *life, const struct operation
     }
 }
 
+static bool is_in_place(const struct operation *o)
+{
+    return o->collective == TUTTI_COLLECTIVE_ALL_GATHER && o->id % 2;
+}
+
 /* `receives`: of a message to oneself, which has two calls, the receive. */
 static bool call(const struct rank_life *life, const struct operation *o, int slot, bool receives)
 {
     int32_t *send = life->send[slot], *recv = life->recv[slot];
     tutti_comm_t *comm = life->comms[o->comm];
     if (o->collective != TUTTI_COLLECTIVE_SEND) {
+        if (is_in_place(o))
+            send = recv + (size_t)life->rank * o->count;
         for (int r = 0; r < (o->collective == TUTTI_COLLECTIVE_SCATTER ? life->size : 1); r++)
             fill(send + (size_t)r * o->count, o->id,
                  o->collective == TUTTI_COLLECTIVE_SCATTER ? r : life->rank, o->count);
-        return collective_call(life, o, send, recv);
+        return collective_call(life, o, slot, send, recv);
     }
     if (receives)
         return tutti_recv(recv, o->count, TUTTI_INT32, o->root, comm, TUTTI_STREAM_DEFAULT) ==
@@ -151,6 +171,10 @@ static bool is_right(const struct rank_life *life, const struct operation *o, in
         return is_sum(recv, o->id, life->size, o->count);
     case TUTTI_COLLECTIVE_REDUCE:
         return !is_root || is_sum(recv, o->id, life->size, o->count);
+    case TUTTI_COLLECTIVE_ALL_GATHER_V:
+        for (int r = 0; r < life->size; recv += block_of(o, r, life->size), r++)
+            right = right && is_of(recv, o->id, r, block_of(o, r, life->size));
+        return right;
     case TUTTI_COLLECTIVE_ALL_GATHER:
     case TUTTI_COLLECTIVE_GATHER:
         for (int r = 0; r < life->size; r++)
@@ -254,7 +278,8 @@ static bool life_make(struct ranks *ranks, int rank, tutti_store_t *store, struc
             return false;
     }
     for (int i = 0; i < MOST_CALLS; i++)
-        if (!(life->send[i] = malloc(bytes)) || !(life->recv[i] = malloc(bytes)))
+        if (!(life->send[i] = malloc(bytes)) || !(life->recv[i] = malloc(bytes)) ||
+            !(life->counts[i] = calloc((size_t)ranks->size, sizeof(size_t))))
             return false;
     return true;
 }
@@ -264,6 +289,7 @@ static void life_end(struct rank_life *life)
     for (int i = 0; i < MOST_CALLS; i++) {
         free(life->send[i]);
         free(life->recv[i]);
+        free(life->counts[i]);
     }
     for (int c = 0; c < COMMS; c++)
         tutti_comm_destroy(life->comms[c]);

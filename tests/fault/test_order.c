@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ranks that disagree across the lanes, or about a root: no rank hangs, none gets other data than
- * it asked for, and each hears of MISMATCH with both sides' values, at the latest in its next call.
+ * Ranks that disagree across the lanes, about a root, or about a v-form's blocks: no rank hangs,
+ * none gets other data than it asked for, and each hears of MISMATCH with both sides' values, at
+ * the latest in its next call.
  *
  * usage: test_order threads|processes
  */
@@ -18,6 +19,13 @@ struct call {
     size_t count;
     int root;
 };
+
+/* Blocks of other lengths. */
+#define V_FORMS(name, right, wrong, root, right_text, wrong_text)                                  \
+    {                                                                                              \
+        {TUTTI_COLLECTIVE_##name##_V, right, root}, {TUTTI_COLLECTIVE_##name##_V, wrong, root},    \
+            right_text, wrong_text                                                                 \
+    }
 
 /* What the others call, what the victim calls; what both sides' texts contain. */
 static const struct disagreement {
@@ -49,6 +57,24 @@ static const struct disagreement {
     {{TUTTI_COLLECTIVE_GATHER, 10, 1}, {TUTTI_COLLECTIVE_REDUCE, 10, 1}, "gather", "reduce"},
     {{TUTTI_COLLECTIVE_SCATTER, 10, 0}, {TUTTI_COLLECTIVE_BARRIER, 0, 0}, "scatter", "barrier"},
     {{TUTTI_COLLECTIVE_BARRIER, 0, 0}, {TUTTI_COLLECTIVE_REDUCE, 10, 0}, "barrier", "reduce"},
+    V_FORMS(ALL_GATHER, 10, 11, 0, "counts hash", "all_gather_v of "),
+    V_FORMS(REDUCE_SCATTER, MOST, 0, 0, "counts hash", "reduce_scatter_v of "),
+    V_FORMS(ALL_TO_ALL, 10, 11, 0, "all_to_all_v of 10 ", "all_to_all_v of 11 "),
+    V_FORMS(ALL_TO_ALL, 0, 10, 0, "all_to_all_v of 0 ", "all_to_all_v of 10 "),
+    V_FORMS(ALL_TO_ALL, MOST, 0, 0, "all_to_all_v of 60000 ", "all_to_all_v of 0 "),
+    V_FORMS(GATHER, 10, 11, 0, "gather_v of 10 ", "gather_v of 11 "),
+    V_FORMS(GATHER, 0, 10, 1, "gather_v of 0 ", "gather_v of 10 "),
+    V_FORMS(SCATTER, MOST, 10, 0, "scatter_v of 60000 ", "scatter_v of 10 "),
+    V_FORMS(SCATTER, 10, 0, 1, "scatter_v of 10 ", "scatter_v of 0 "),
+    {{TUTTI_COLLECTIVE_GATHER_V, 10, 0}, {TUTTI_COLLECTIVE_GATHER_V, 10, 1}, "root 0", "root 1"},
+    {{TUTTI_COLLECTIVE_ALL_TO_ALL_V, 10, 0},
+     {TUTTI_COLLECTIVE_ALL_REDUCE, 10, 0},
+     "all_to_all_v of ",
+     "all_reduce of 10"},
+    {{TUTTI_COLLECTIVE_ALL_GATHER_V, 0, 0},
+     {TUTTI_COLLECTIVE_REDUCE_SCATTER_V, 0, 0},
+     "all_gather_v of ",
+     "reduce_scatter_v of "},
 };
 
 enum { DISAGREEMENTS = sizeof disagreements / sizeof *disagreements };
@@ -61,7 +87,25 @@ struct context {
 static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, float *send,
                                   float *recv)
 {
+    size_t counts[TUTTI_MAX_RANKS];
+    for (int r = 0; r < TUTTI_MAX_RANKS; r++)
+        counts[r] = call->count;
     switch ((int)call->collective) {
+    case TUTTI_COLLECTIVE_ALL_GATHER_V:
+        return tutti_all_gather_v(send, call->count, recv, counts, NULL, TUTTI_FLOAT32, comm,
+                                  TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_REDUCE_SCATTER_V:
+        return tutti_reduce_scatter_v(send, counts, NULL, recv, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                      TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_ALL_TO_ALL_V:
+        return tutti_all_to_all_v(send, counts, NULL, recv, counts, NULL, TUTTI_FLOAT32, comm,
+                                  TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_GATHER_V:
+        return tutti_gather_v(send, call->count, recv, counts, NULL, TUTTI_FLOAT32, call->root,
+                              comm, TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_SCATTER_V:
+        return tutti_scatter_v(send, counts, NULL, recv, call->count, TUTTI_FLOAT32, call->root,
+                               comm, TUTTI_STREAM_DEFAULT);
     case TUTTI_COLLECTIVE_BROADCAST:
         return tutti_broadcast(send, recv, call->count, TUTTI_FLOAT32, call->root, comm,
                                TUTTI_STREAM_DEFAULT);

@@ -65,7 +65,7 @@ struct announced {
 /* small.c; the bytes that a rank sends. */
 extern const struct algorithm cpu_small;
 size_t small_bytes(bool send_all, size_t block, int world_size);
-extern const struct algorithm cpu_pair;    /* pair.c: rooted collectives, send, receive */
+extern const struct algorithm cpu_pair;    /* pair.c: rooted, v-forms, send, receive */
 extern const struct algorithm cpu_meeting; /* barrier.c: also operations without elements */
 extern const struct announced cpu_swap, cpu_pieces, cpu_two_shot, cpu_mesh;
 

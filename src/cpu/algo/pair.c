@@ -1,24 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Rooted collectives, send and receive: messages of the lane PAIR (pair.h). A block moves in
- * pieces, a message each; an empty block is one empty message.
+ * Rooted collectives, v-forms, send and receive: messages of the lane PAIR (pair.h). A block moves
+ * in pieces, a message each; an empty block is one empty message, whose receiver compares its
+ * length.
  *
- * A broadcast has one way to all, the others a way for each pair of ranks. The root of a reduction
- * takes a piece once all ranks have sent theirs, and reduces them where they lie.
+ * A broadcast and an all-gather have one way to all, the others a way for each pair of ranks. A
+ * rank that reduces takes a piece once all ranks have sent theirs, and reduces them where they lie.
+ *
+ * A rank of a v-form sends and receives at once, and waits for one word at a time. It waits for the
+ * block of which the fewest bytes have moved, so that ranks never wait in a circle:
+ * docs/ordering.md.
  */
 #include "cpu/transport/pair.h"
 #include "base/point.h"
 #include "coll/coll.h"
 #include "cpu/algo/algo.h"
 
+/* A block on its way. */
+struct pair_block {
+    size_t at; /* in its operand */
+    size_t bytes;
+    size_t done;        /* of the bytes */
+    uint64_t signature; /* of its messages */
+};
+
 struct pair_op {
     struct cpu_op base;
     bool to_all;
-    size_t whole;  /* bytes of a whole piece */
-    size_t pieces; /* of a block */
-    struct rank_set to, from;
-    size_t sent[TUTTI_MAX_RANKS]; /* pieces; [the own rank]: to all */
-    size_t received[TUTTI_MAX_RANKS];
+    bool sends, receives;     /* the rank has that operand */
+    size_t whole;             /* bytes of a whole piece */
+    struct rank_set to, from; /* whose blocks have not all moved; a reduction's own one counts */
+    struct pair_block sent[TUTTI_MAX_RANKS]; /* [the own rank]: to all */
+    struct pair_block received[TUTTI_MAX_RANKS];
 };
 
 /* Whom this rank sends to, and whom it hears from. */
@@ -26,58 +39,87 @@ static void ways_find(const struct cpu_group *group, const struct request *reque
                       struct pair_op *op)
 {
     const struct rank_set root = rank_set_of(request->peer);
-    const struct rank_set others =
-        rank_set_minus(rank_set_all(group->size), rank_set_of(group->rank));
+    const struct rank_set own = rank_set_of(group->rank);
+    const struct rank_set others = rank_set_minus(rank_set_all(group->size), own);
     const struct coll *coll = &coll_rows[request->collective];
     const bool is_root = group->rank == request->peer, to_root = coll->recv == COLL_OF_ROOT;
     op->to = op->from = rank_set_none;
     if (coll->peer == COLL_PARTNER)
         *(coll->recv == COLL_OF_NONE ? &op->to : &op->from) = root;
-    else if (!is_root)
+    else if (coll->peer == COLL_ROOT && !is_root)
         *(to_root ? &op->to : &op->from) = root;
-    else if (to_root)
-        op->from = others;
-    else if (!op->to_all)
-        op->to = others;
-    else if (group->size > 1)
-        op->to = root;
+    else {
+        if (to_root || !coll->peer)
+            op->from = request->reduce ? rank_set_all(group->size) : others;
+        if (!to_root)
+            op->to = op->to_all && group->size > 1 ? own : others;
+    }
 }
 
-/* The operands of a rank that is not the root are not its own. */
-static void own_block_copy(const struct cpu_group *group, const struct request *request)
+/* Finds the blocks of an operand that concern these ranks. `many`: it has one for each rank. */
+static void blocks_find(const struct request *request, bool many, const struct coll_blocks *given,
+                        struct rank_set ranks, struct pair_block *blocks)
 {
-    if (group->rank != request->peer || request->reduce || !request->bytes ||
-        request_sent(request, group->rank) == request_received(request, group->rank))
-        return;
-    group->isa->copy(request_received(request, group->rank), request_sent(request, group->rank),
-                     request->bytes);
+    const bool varies = coll_rows[request->collective].varies;
+    size_t next = 0;
+    for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
+        const size_t units = !varies ? 1 : many ? given->counts[r] : request->count;
+        size_t at = 0;
+        if (many)
+            at = !varies ? (size_t)r : given->displacements ? given->displacements[r] : next;
+        next += units;
+        blocks[r] = (struct pair_block){
+            .at = at * request->bytes,
+            .bytes = units * request->bytes,
+            .signature =
+                varies ? signature_set_count(request->signature, units) : request->signature,
+        };
+    }
 }
 
 static enum tutti_status pair_start(void *opaque, struct request *request, void *state)
 {
     struct cpu_group *group = opaque;
     struct pair_op *op = state;
+    const struct coll *coll = &coll_rows[request->collective];
+    const struct rank_set own = rank_set_of(group->rank);
     const enum tutti_status status = pair_begin(group, request);
     if (status != TUTTI_OK)
         return status;
     op_init(&op->base);
-    op->to_all = request->collective == TUTTI_COLLECTIVE_BROADCAST;
+    op->to_all = !coll->send_all && !coll->reduces && coll->peer != COLL_PARTNER &&
+                 coll->recv == COLL_OF_ALL;
     op->whole = message_bytes(group, op->to_all);
-    op->pieces = request->bytes ? (request->bytes + op->whole - 1) / op->whole : 1;
+    op->sends = coll_has(coll->send, group->rank, request->peer);
+    op->receives = coll_has(coll->recv, group->rank, request->peer);
     ways_find(group, request, op);
-    for (int r = 0; r < group->size; r++)
-        op->sent[r] = op->received[r] = 0;
+    if (op->sends)
+        blocks_find(request, coll->send_all, &request->send_blocks, rank_set_union(op->to, own),
+                    op->sent);
+    if (op->receives)
+        blocks_find(request, coll->recv_all, &request->recv_blocks, rank_set_union(op->from, own),
+                    op->received);
     POINT("pair.entered");
     request_started(request, group->op.sequence, request_kind(request), RECORD_RUNNING);
     return TUTTI_OK;
 }
 
-static size_t piece_of(const struct request *request, const struct pair_op *op, size_t piece,
-                       size_t *bytes)
+/* The bytes of a block's next piece. */
+static size_t piece_of(const struct pair_op *op, const struct pair_block *block)
 {
-    const size_t at = piece * op->whole;
-    *bytes = request->bytes - at < op->whole ? request->bytes - at : op->whole;
-    return at;
+    const size_t left = block->bytes - block->done;
+    return left < op->whole ? left : op->whole;
+}
+
+/* Where the rest of a block lies. Not of an empty one, whose operand may be NULL. */
+static const unsigned char *sent_at(const struct request *request, const struct pair_block *block)
+{
+    return (const unsigned char *)request->send + block->at + block->done;
+}
+
+static unsigned char *received_at(const struct request *request, const struct pair_block *block)
+{
+    return (unsigned char *)request->recv + block->at + block->done;
 }
 
 /* Whether all readers of the way have read what lies in its next place. */
@@ -92,95 +134,143 @@ static bool is_free(struct cpu_group *group, struct pair_op *op, int to)
     return true;
 }
 
-/* Sends what there are places for. False if not all has been sent: the step waits for the first way
- * that has no place. */
-static bool pieces_send(struct cpu_group *group, const struct request *request, struct pair_op *op)
+static bool has_arrived(struct cpu_group *group, const struct request *request, struct pair_op *op,
+                        int from)
 {
-    int waits = -1;
-    for (int r = rank_set_next(op->to, -1); r >= 0; r = rank_set_next(op->to, r)) {
-        while (op->sent[r] < op->pieces && is_free(group, op, r)) {
-            size_t bytes;
-            const size_t at = piece_of(request, op, op->sent[r]++, &bytes);
-            message_send(group, r, request_sent(request, r) + at, bytes, request);
-            POINT("pair.sent");
-        }
-        if (op->sent[r] < op->pieces && waits < 0)
-            waits = r;
-    }
-    if (waits >= 0)
-        (void)is_free(group, op, waits);
-    return waits < 0;
+    return message_arrived(group, &op->base, from, op->to_all, op->received[from].signature,
+                           request);
 }
 
-/* Takes what has arrived. False if not all has: the step waits for the first way that has no
- * message. */
-static bool pieces_take(struct cpu_group *group, const struct request *request, struct pair_op *op)
+/* Sends what there are places for. */
+static void pieces_send(struct cpu_group *group, const struct request *request, struct pair_op *op)
 {
-    int waits = -1;
+    for (int r = rank_set_next(op->to, -1); r >= 0; r = rank_set_next(op->to, r)) {
+        struct pair_block *block = &op->sent[r];
+        bool more = true;
+        while (more && is_free(group, op, r)) {
+            const size_t bytes = piece_of(op, block);
+            message_send(group, r, bytes ? sent_at(request, block) : NULL, bytes, block->signature,
+                         request);
+            POINT("pair.sent");
+            block->done += bytes;
+            more = block->done < block->bytes;
+        }
+        if (!more)
+            rank_set_remove(&op->to, r);
+    }
+}
+
+/* Takes what has arrived. */
+static void pieces_take(struct cpu_group *group, const struct request *request, struct pair_op *op)
+{
     for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r)) {
-        while (op->received[r] < op->pieces &&
-               message_arrived(group, &op->base, r, op->to_all, request)) {
-            size_t bytes;
-            const size_t at = piece_of(request, op, op->received[r]++, &bytes);
+        struct pair_block *block = &op->received[r];
+        bool more = true;
+        while (more && has_arrived(group, request, op, r)) {
+            const size_t bytes = piece_of(op, block);
             if (bytes)
-                group->isa->copy(request_received(request, r) + at,
+                group->isa->copy(received_at(request, block),
                                  message_peek(group, r, op->to_all, bytes), bytes);
             POINT("pair.received");
             message_release(group, r, op->to_all);
+            block->done += bytes;
+            more = block->done < block->bytes;
         }
-        if (op->received[r] < op->pieces && waits < 0)
-            waits = r;
+        if (!more)
+            rank_set_remove(&op->from, r);
     }
-    if (waits >= 0 && op->base.status == TUTTI_OK)
-        (void)message_arrived(group, &op->base, waits, op->to_all, request);
-    return waits < 0;
 }
 
-/* By the root: the next pieces of all ranks, which have arrived. */
-static void pieces_reduce(struct cpu_group *group, const struct request *request,
-                          const struct pair_op *op, size_t piece)
+/* The next pieces of all ranks, which have arrived. */
+static void piece_reduce(struct cpu_group *group, const struct request *request,
+                         const struct pair_op *op, size_t bytes)
 {
-    size_t bytes;
-    const size_t at = piece_of(request, op, piece, &bytes);
     const void *in[TUTTI_MAX_RANKS];
+    const struct pair_block *result = &op->received[group->rank];
+    struct pair_block own = op->sent[group->rank];
+    own.done = result->done;
     for (int leaf = 0; leaf < group->size; leaf++) {
         const int r = group->ranks.order[leaf];
-        in[leaf] =
-            r == group->rank ? request_sent(request, r) + at : message_peek(group, r, false, bytes);
+        in[leaf] = r == group->rank ? sent_at(request, &own) : message_peek(group, r, false, bytes);
     }
     const uint64_t environment = reduce_env_begin();
-    leaves_reduce(group, request, request_received(request, group->rank) + at,
-                  bytes / request->element_bytes, in);
+    leaves_reduce(group, request, received_at(request, result), bytes / request->element_bytes, in);
     reduce_env_end(environment);
 }
 
-static bool all_reduced(struct cpu_group *group, const struct request *request, struct pair_op *op)
+/* Reduces what has arrived from all. */
+static void pieces_reduce(struct cpu_group *group, const struct request *request,
+                          struct pair_op *op)
 {
-    size_t *done = &op->received[group->rank];
-    for (; *done < op->pieces; ++*done) {
+    struct pair_block *result = &op->received[group->rank];
+    while (!rank_set_empty(op->from)) {
+        const size_t bytes = piece_of(op, result);
         for (; op->base.at < group->size; op->base.at++)
-            if (op->base.at != group->rank &&
-                !message_arrived(group, &op->base, op->base.at, false, request))
-                return false;
-        if (request->count)
-            pieces_reduce(group, request, op, *done);
+            if (op->base.at != group->rank && !has_arrived(group, request, op, op->base.at))
+                return;
+        if (bytes)
+            piece_reduce(group, request, op, bytes);
         POINT("pair.reduced");
-        for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r))
-            message_release(group, r, false);
         op->base.at = 0;
+        for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r)) {
+            op->received[r].done += bytes;
+            if (r != group->rank)
+                message_release(group, r, false);
+        }
+        if (result->done == result->bytes)
+            op->from = rank_set_none;
     }
-    return true;
+}
+
+/* The block of which the fewest bytes have moved, of ranks of the set; -1: the set is empty. */
+static int least_moved(struct rank_set ranks, const struct pair_block *blocks)
+{
+    int least = rank_set_next(ranks, -1);
+    for (int r = least; r >= 0; r = rank_set_next(ranks, r))
+        if (blocks[r].done < blocks[least].done)
+            least = r;
+    return least;
+}
+
+/* Chooses the word that the step waits for. */
+static void wait_choose(struct cpu_group *group, const struct request *request, struct pair_op *op,
+                        bool reduces)
+{
+    const int to = least_moved(op->to, op->sent), from = least_moved(op->from, op->received);
+    if (from >= 0 && (to < 0 || op->received[from].done < op->sent[to].done))
+        (void)has_arrived(group, request, op, reduces ? op->base.at : from);
+    else
+        (void)is_free(group, op, to);
+}
+
+static void own_block_copy(const struct cpu_group *group, const struct request *request,
+                           const struct pair_op *op)
+{
+    const struct pair_block *block = &op->received[group->rank];
+    if (!block->bytes)
+        return;
+    const unsigned char *send = request->send;
+    send += op->sent[group->rank].at;
+    unsigned char *recv = received_at(request, block);
+    if (send != recv)
+        group->isa->copy(recv, send, block->bytes);
 }
 
 static enum op_progress pair_step(void *opaque, struct request *request, void *state)
 {
     struct cpu_group *group = opaque;
     struct pair_op *op = state;
-    const bool reduces = request->reduce && group->rank == request->peer;
-    if (!pieces_send(group, request, op) ||
-        !(reduces ? all_reduced : pieces_take)(group, request, op))
+    const bool reduces = request->reduce && op->receives;
+    pieces_send(group, request, op);
+    (reduces ? pieces_reduce : pieces_take)(group, request, op);
+    if (op->base.status != TUTTI_OK)
+        return OP_DONE;
+    if (!rank_set_empty(op->to) || !rank_set_empty(op->from)) {
+        wait_choose(group, request, op, reduces);
         return op_stopped(&op->base);
-    own_block_copy(group, request);
+    }
+    if (op->sends && op->receives && !reduces)
+        own_block_copy(group, request, op);
     request->quick = group->op.deadline == 0;
     return op_end(&op->base, TUTTI_OK);
 }

@@ -49,7 +49,7 @@ static inline unsigned char *piece_buffer_of(const struct cpu_group *group, int 
     return area_of(group, rank, group->areas.piece_buffer);
 }
 
-/* Where a rank logs the rooted collective of that number. */
+/* Where a rank logs the collective of that number, if it is one of the lane PAIR. */
 static inline struct layout_header *log_entry(const struct cpu_group *group, int rank,
                                               uint32_t number)
 {

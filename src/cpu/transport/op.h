@@ -43,26 +43,19 @@ static inline bool word_arrived(struct cpu_op *op, int peer, const uint32_t *wor
     return order_load_acquire_u32(word) == value;
 }
 
-/* Whether the peer's header, which has arrived, means the same operation. If not, the operation has
- * failed. */
-static inline bool header_fits(struct cpu_group *group, struct cpu_op *op, int peer,
-                               const struct layout_header *header, const struct request *request)
-{
-    if (__builtin_expect(
-            header->signature == request->signature && header->parameter == request->parameter, 1))
-        return true;
-    op->status = wait_mismatch(group, peer, header, request);
-    return false;
-}
-
 /* Whether the peer's header has this number and means the same operation. If not, the step returns
  * op_stopped(). */
 static inline bool header_arrived(struct cpu_group *group, struct cpu_op *op, int peer,
                                   const struct layout_header *header, uint32_t number,
                                   const struct request *request)
 {
-    return word_arrived(op, peer, &header->number, number) &&
-           header_fits(group, op, peer, header, request);
+    if (!word_arrived(op, peer, &header->number, number))
+        return false;
+    if (__builtin_expect(
+            header->signature == request->signature && header->parameter == request->parameter, 1))
+        return true;
+    op->status = wait_mismatch(group, peer, header, request);
+    return false;
 }
 
 /* Whether every peer has announced the running operation, the same one. If not, the step returns

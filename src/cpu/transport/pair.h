@@ -7,9 +7,10 @@
  * LAYOUT_WINDOW messages ahead of its readers, and no rank hears of messages that do not concern
  * it. docs/ordering.md (X1, X2) has the proof, docs/models/pair.pml the model.
  *
- * Rooted collectives also take a number of the communicator's order. Each rank publishes it with
- * the signature in its log, so that a rank that waits in vain sees what the others have called. The
- * number is in their messages, too: a message that no rank took is not taken for a later one.
+ * Rooted collectives and v-forms also take a number of the communicator's order. Each rank
+ * publishes it with the signature in its log, so that a rank that waits in vain sees what the
+ * others have called. The number is in their messages, too: a message that no rank took is not
+ * taken for a later one.
  */
 #ifndef TUTTI_CPU_PAIR_H
 #define TUTTI_CPU_PAIR_H
@@ -77,16 +78,19 @@ static inline uint64_t message_order(const struct cpu_group *group, const struct
     return rank_set_empty(request->subset) ? group->op.sequence : 0;
 }
 
-/* Sends the next message; its place is free. */
+/* Sends the next message; its place is free. `signature`: of a v-form, that of the block. */
 static inline void message_send(struct cpu_group *group, int to, const unsigned char *data,
-                                size_t bytes, const struct request *request)
+                                size_t bytes, uint64_t signature, const struct request *request)
 {
     const uint64_t number = group->op.sent[to]++;
     struct layout_message *message = message_place(group, group->rank, to, number);
     message->order = message_order(group, request);
     if (bytes)
         group->isa->copy(message_data(group, group->rank, to, number, bytes), data, bytes);
-    wait_publish(group, &message->header, message_number(number), request); /* X1 pairs A1 */
+    message->header.signature = signature;
+    message->header.parameter = request->parameter;
+    order_store_release_u32(&message->header.number, message_number(number)); /* X1 pairs A1 */
+    bell_ring_if_heard(group);
 }
 
 /* The count of messages of a way that this rank has read. */
@@ -97,7 +101,7 @@ static inline uint64_t *messages_read(struct cpu_group *group, int from, bool to
 
 /* Whether the next message of that way is there. If not, the step returns op_stopped(). */
 static inline bool message_arrived(struct cpu_group *group, struct cpu_op *op, int from,
-                                   bool to_all, const struct request *request)
+                                   bool to_all, uint64_t signature, const struct request *request)
 {
     const uint64_t number = *messages_read(group, from, to_all);
     const struct layout_message *message =
@@ -107,11 +111,12 @@ static inline bool message_arrived(struct cpu_group *group, struct cpu_op *op, i
     /* Another operation that runs may be the one to take it. */
     if (__builtin_expect(group->op.calls > 1, 0) && message->order != message_order(group, request))
         return false;
-    if (!header_fits(group, op, from, &message->header, request))
-        return false;
-    if (__builtin_expect(message->order == message_order(group, request), 1))
+    if (__builtin_expect(message->header.signature == signature &&
+                             message->header.parameter == request->parameter &&
+                             message->order == message_order(group, request),
+                         1))
         return true;
-    op->status = wait_order_mismatch(group, from, message, request);
+    op->status = wait_message_mismatch(group, from, message, signature, request);
     return false;
 }
 
@@ -132,8 +137,8 @@ static inline void message_release(struct cpu_group *group, int from, bool to_al
     bell_ring_if_heard(group);
 }
 
-/* An operation of this lane begins. A rooted collective takes a number; a send or receive, whose
- * request has a subset, does not. */
+/* An operation of this lane begins. A collective takes a number; a send or receive, whose request
+ * has a subset, does not. */
 static inline enum tutti_status pair_begin(struct cpu_group *group, const struct request *request)
 {
     const enum tutti_status status = lane_begin(group, LANE_PAIR);

@@ -53,18 +53,21 @@ static bool has_entered(const struct cpu_group *group, int peer, uint32_t number
     return !group->ranks.sparse && header_read(log_entry(group, peer, number), number, header);
 }
 
-enum tutti_status wait_order_mismatch(struct cpu_group *group, int peer,
-                                      const struct layout_message *message,
-                                      const struct request *request)
+enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
+                                        const struct layout_message *message, uint64_t signature,
+                                        const struct request *request)
 {
     struct tutti_fault fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
     const uint64_t sent = message->order;
     struct layout_header header = message->header;
+    fault.expected = signature_unpack(signature, request->parameter);
+    fault.seen = signature_unpack(header.signature, header.parameter);
+    if (header.signature != signature || header.parameter != request->parameter)
+        return cpu_group_fail(group, &fault);
     /* The earlier of the two operations is the one in which the ranks parted. */
     const bool is_early = sent > group->op.sequence;
     if (!is_early)
         fault.sequence = sent;
-    fault.seen = signature_unpack(header.signature, header.parameter);
     if (has_entered(group, is_early ? peer : group->rank, (uint32_t)fault.sequence, &header))
         *(is_early ? &fault.seen : &fault.expected) =
             signature_unpack(header.signature, header.parameter);
@@ -172,6 +175,9 @@ void wait_remind(void *context, int waited_s)
         snprintf(what, sizeof what, "in the set-up");
     else if (expected.collective == TUTTI_COLLECTIVE_BARRIER && expected.parameter)
         snprintf(what, sizeof what, "in a barrier of some ranks");
+    else if (expected.count == SIGNATURE_COUNT_VARIES)
+        snprintf(what, sizeof what, "in operation %" PRIu64 " (%s)", group->op.sequence,
+                 tutti_collective_name(expected.collective));
     else
         snprintf(what, sizeof what, "in operation %" PRIu64 " (%s, %" PRIu64 " elements)",
                  group->op.sequence, tutti_collective_name(expected.collective), expected.count);

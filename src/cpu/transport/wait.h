@@ -41,12 +41,12 @@ void wait_remind(void *wait, int waited_s);
 /* Fails the group: the peer's header differs from the request. Returns MISMATCH. */
 enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
                                 const struct layout_header *header, const struct request *request);
-
-/* The same for a message of another number of the order, such as two roots have sent that each took
- * itself for the root: the fault is of that operation, as far as it is still known. */
-enum tutti_status wait_order_mismatch(struct cpu_group *group, int peer,
-                                      const struct layout_message *message,
-                                      const struct request *request);
+/* The same for a message where one with this signature is expected. If only its number of the order
+ * differs, the fault is of that operation, as far as it is still known: two ranks have each taken
+ * themselves for the root. */
+enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
+                                        const struct layout_message *message, uint64_t signature,
+                                        const struct request *request);
 
 /* Returns true once *word is value, false after that many polls. A1: pairs the release of the word.
  */
