@@ -267,6 +267,13 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
     }
 }
 
+static bool is_osu_argument(struct argp_state *state, const char *text)
+{
+    if (strcmp(text, "osu") != 0 && strcmp(text, "nccl-tests") != 0)
+        argp_error(state, "--style: '%s' is no style: give nccl-tests or osu", text);
+    return strcmp(text, "osu") == 0;
+}
+
 /* Options that are flags, or whose value is a name in a map. */
 static error_t parse_long_option(int key, char *text, struct argp_state *state)
 {
@@ -307,9 +314,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         config->long_rows = true;
         return 0;
     case OPTION_STYLE:
-        if (strcmp(text, "osu") != 0 && strcmp(text, "nccl-tests") != 0)
-            argp_error(state, "--style: '%s' is no style: give nccl-tests or osu", text);
-        config->osu = strcmp(text, "osu") == 0;
+        config->osu = is_osu_argument(state, text);
         return 0;
     case OPTION_COLD:
         config->cold = true;
