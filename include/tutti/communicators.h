@@ -56,7 +56,11 @@ struct tutti_unique_id {
  * Makes an id, for the ranks of one communicator of this host. The process may be a rank or not. It
  * serves its ids on a port of the loopback address, by one thread that has all signals blocked,
  * from its first id until it ends. It must live until all ranks have their communicator, which then
- * needs it no more. [out] id  all zero after a failure Returns INVALID, NO_MEMORY, SYSTEM.
+ * needs it no more.
+ *
+ * - [out] id: all zero after a failure
+ *
+ * Returns INVALID, NO_MEMORY, SYSTEM.
  */
 TUTTI_API enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id);
 /*

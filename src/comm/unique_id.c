@@ -4,9 +4,11 @@
  * tutti_comm_create_from_id().
  *
  * A process that makes ids serves one tcp store on loopback, from its first id to its end. An id
- * has the store's port and secret, and a token. Its ranks meet under TOKEN/ in the store: open the
- * id has not made its communicator yet done/R   rank R has it; `done` counts these ranks The last
- * rank deletes these keys, so that an id leaves nothing in the store.
+ * has the store's port and secret, and a token. Its ranks meet under TOKEN/ in the store:
+ *   - open: the id has not made its communicator yet
+ *   - done/R: rank R has its communicator; `done` counts these ranks
+ *
+ * The last rank deletes these keys, so that an id leaves nothing in the store.
  */
 #include "base/error.h"
 #include "base/fork_mutex.h"
