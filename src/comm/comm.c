@@ -130,7 +130,6 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->timeout_ms = from->timeout_ms;
     made->timeout_source = from->timeout_source;
     made->programmatic = from->programmatic;
-    made->halved = from->halved;
     made->is_derived = true;
     const struct links links = comm_links_of(made);
     status = links_inherit(&links, &from->config, from->links, ranks);
@@ -292,7 +291,6 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .size = comm->world_size,
         .order = host->order,
         .programmatic = comm->programmatic,
-        .halved = comm->halved,
         .default_timeout_ms = comm->timeout_ms,
         .devices = work->devices,
         .place = place,

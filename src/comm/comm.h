@@ -43,7 +43,6 @@ struct tutti_comm {
     int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
     void *progress_context;
     enum tutti_programmatic programmatic; /* launches: CUDA only */
-    bool halved;                          /* grids leave half of the device: CUDA only */
     bool unfinished;                      /* the last operation has failed on this rank */
     bool is_derived; /* made of ranks of another communicator: ignores a forced algorithm that their
                       * links do not allow */

@@ -67,8 +67,6 @@ static enum tutti_status launches_read(struct tutti_comm *comm)
     const char *text = getenv(variable);
     bool on = false;
     enum tutti_status status = env_bool(variable, &on);
-    if (status == TUTTI_OK)
-        status = env_bool("TUTTI_HALF_GRIDS", &comm->halved);
     if (text && *text)
         comm->programmatic = on ? TUTTI_PROGRAMMATIC_ON : TUTTI_PROGRAMMATIC_OFF;
     return status;

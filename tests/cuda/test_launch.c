@@ -240,17 +240,10 @@ static int residency(struct ranks *ranks, int rank, tutti_store_t *store)
     fclose(file);
     setenv("TUTTI_TUNING_FILE", path, 1);
     enum tutti_status status = device_join(ranks, rank, store, NULL, &comm);
-    RANKS_CHECK(status == TUTTI_OK);
-    tutti_comm_describe(comm, text, sizeof text);
-    RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 480 threads, 396 blocks"));
-    tutti_comm_destroy(comm);
-    /* At most half of them, so that those of another communicator are beside them. */
-    setenv("TUTTI_HALF_GRIDS", "1", 1);
-    status = device_join(ranks, rank, store, NULL, &comm);
     unlink(path);
     RANKS_CHECK(status == TUTTI_OK);
     tutti_comm_describe(comm, text, sizeof text);
-    RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 480 threads, 132 blocks"));
+    RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 480 threads, 396 blocks"));
     tutti_comm_destroy(comm);
     return 0;
 }

@@ -141,7 +141,7 @@ static enum tutti_status prepare(struct cuda_group *group, const struct cuda_gro
         status =
             cuda_kernels_load(group->driver, group->launch.size, group->staged, &group->kernels);
     if (status == TUTTI_OK)
-        status = cuda_grids_limit(group, config->halved);
+        status = cuda_grids_limit(group);
     if (status == TUTTI_OK)
         status = arena_create(group, deadline, fd);
     return status;

@@ -60,8 +60,7 @@ struct cuda_group_config {
     int size;
     const int *order;
     enum tutti_programmatic programmatic; /* AUTO: from compute capability 9.0 on */
-    bool halved;                /* grids leave half of the device to another communicator */
-    int64_t default_timeout_ms; /* of an operation */
+    int64_t default_timeout_ms;           /* of an operation */
     const struct cuda_device
         *devices;          /* of all ranks, in rank order; several ranks may have one device */
     enum cuda_place place; /* equal on all ranks */

@@ -174,7 +174,7 @@ enum tutti_status cuda_operands_check(struct cuda_group *group, const struct req
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
                                const struct cuda_task *task);
 /* residency.c: limits all grids to what fits at once. Returns INVALID, CUDA. */
-enum tutti_status cuda_grids_limit(struct cuda_group *group, bool halved);
+enum tutti_status cuda_grids_limit(struct cuda_group *group);
 /* Counts one communicator more, or less, whose kernels run on the device. */
 void cuda_residents_add(struct cuda_group *group, int count);
 /* The part of a multiprocessor, of CUDA_WEIGHTS, that the operation's blocks take at most. */

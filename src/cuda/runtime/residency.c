@@ -50,19 +50,8 @@ bool cuda_may_launch_ahead(const struct cuda_group *group, unsigned former, unsi
     return parts <= 1 || parts * (former + weight) <= CUDA_WEIGHTS;
 }
 
-/* The most blocks of a grid, if `most` fit on one multiprocessor. */
-static int grid_of(const struct cuda_group *group, int most, bool halved)
-{
-    const int multiprocessors = group->device.multiprocessors;
-    int blocks = most * multiprocessors;
-    if (halved) /* half of the blocks on each, or half of the multiprocessors */
-        blocks = most > 1 ? most / 2 * multiprocessors : multiprocessors / 2;
-    return blocks / group->sharing;
-}
-
 /* Limits a choice to the blocks that fit at once, of the function that needs most. */
-static enum tutti_status blocks_limit(struct cuda_group *group, bool halved,
-                                      struct cuda_choice *choice)
+static enum tutti_status blocks_limit(struct cuda_group *group, struct cuda_choice *choice)
 {
     const struct cuda_driver *driver = group->driver;
     int least = choice->blocks;
@@ -78,7 +67,7 @@ static enum tutti_status blocks_limit(struct cuda_group *group, bool halved,
                                                  choice->threads + CUDA_CONTROL_THREADS, 0);
             if (status != TUTTI_OK)
                 return status;
-            blocks = grid_of(group, blocks, halved);
+            blocks = blocks * group->device.multiprocessors / group->sharing;
             least = blocks < least ? blocks : least;
         }
     }
@@ -93,10 +82,10 @@ static enum tutti_status blocks_limit(struct cuda_group *group, bool halved,
     return TUTTI_OK;
 }
 
-enum tutti_status cuda_grids_limit(struct cuda_group *group, bool halved)
+enum tutti_status cuda_grids_limit(struct cuda_group *group)
 {
     enum tutti_status status = TUTTI_OK;
     for (int i = 0; i < CUDA_PLAN_CHOICES && status == TUTTI_OK; i++)
-        status = blocks_limit(group, halved, &group->plan.choices[i]);
+        status = blocks_limit(group, &group->plan.choices[i]);
     return status;
 }
