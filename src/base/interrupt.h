@@ -32,7 +32,8 @@ static inline enum tutti_status interrupt_ask(const struct interrupt *interrupt)
 
 static inline enum tutti_status interrupt_ask_pointless(const struct interrupt *interrupt)
 {
-    return interrupt->ask_pointless ? interrupt->ask_pointless(interrupt->context) : TUTTI_OK;
+    return interrupt && interrupt->ask_pointless ? interrupt->ask_pointless(interrupt->context)
+                                                 : TUTTI_OK;
 }
 
 static inline enum tutti_status interrupt_ask_why(const struct interrupt *interrupt)

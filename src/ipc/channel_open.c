@@ -366,12 +366,11 @@ static enum tutti_status check_end(struct opening *opening, int peer)
 
 static enum tutti_status check_ends(struct opening *opening)
 {
-    const struct interrupt *interrupt = opening->config->interrupt;
     if (deadline_now() < opening->ask_at)
         return TUTTI_OK;
     opening->ask_at = deadline_after(INTERRUPT_MS);
     enum tutti_status status = for_each(opening, opening->config->peers, check_end);
-    return status == TUTTI_OK && interrupt ? interrupt_ask_pointless(interrupt) : status;
+    return status == TUTTI_OK ? interrupt_ask_pointless(opening->config->interrupt) : status;
 }
 
 static void waiting_log(const struct opening *opening, struct reminder *reminder)

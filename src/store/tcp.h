@@ -28,11 +28,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TCP_MAGIC       UINT32_C(0x3C85F7CE)
-#define TCP_KEY_BYTES   ((size_t)8 * 1024)
-#define TCP_VALUE_BYTES ((size_t)8 * 1024 * 1024)
-#define TCP_MAX_KEYS    ((uint64_t)128 * 1024)
-#define TCP_JOIN_KEY    "init/" /* the one key of clients without a leading "/" */
+#define TCP_MAGIC    UINT32_C(0x3C85F7CE)
+#define TCP_JOIN_KEY "init/" /* the one key of clients without a leading "/" */
 
 enum { TCP_NONCE_BYTES = 32 };
 

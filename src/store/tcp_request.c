@@ -45,7 +45,7 @@ static enum tcp_parse parse_argument(struct tcp_request *request, const uint8_t 
     if (is_string) {
         start += sizeof bytes;
         memcpy(&bytes, data + request->bytes, sizeof bytes);
-        if (bytes > (kind == 'k' ? TCP_KEY_BYTES : TCP_VALUE_BYTES) ||
+        if (bytes > (kind == 'k' ? STORE_KEY_BYTES + 1 : STORE_VALUE_BYTES) ||
             start + bytes > TCP_REQUEST_BYTES)
             return TCP_BAD;
         if (size - start < bytes)
@@ -62,7 +62,7 @@ static enum tcp_parse parse_argument(struct tcp_request *request, const uint8_t 
         memcpy(&request->repeats, data + start, bytes);
         request->group = request->arguments + 1;
     }
-    return request->repeats > TCP_MAX_KEYS ? TCP_BAD : TCP_DONE;
+    return request->repeats > STORE_MAX_KEYS ? TCP_BAD : TCP_DONE;
 }
 
 enum tcp_parse tcp_request_parse(struct tcp_request *request, const uint8_t *data, size_t size)

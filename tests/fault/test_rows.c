@@ -78,11 +78,10 @@ static bool set_up(void)
 {
     CUcontext context;
     CUdeviceptr page;
-    CUdevice device;
+    CUdevice device = 0;
     void *memory;
     if (getenv("TUTTI_CUDA_LIBRARY") || cuda_driver_open(&driver) != TUTTI_OK)
         return false;
-    CHECK_CUDA(device_get(&device, 0));
     CHECK_CUDA(primary_retain(&context, device));
     CHECK_CUDA(ctx_push(context));
     CHECK_CUDA(

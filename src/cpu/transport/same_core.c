@@ -9,8 +9,10 @@
 enum { LOOK_NS = 1000000 }; /* between two looks, of about 1 us each */
 
 /* Relaxed: a core that is out of date costs some polls at worst. */
-void same_core_look(struct cpu_group *group, int64_t now)
+void same_core_update(struct cpu_group *group, int64_t now)
 {
+    if (!group->oversubscribed || now < group->same_core.look_at)
+        return;
     const uint32_t core = (uint32_t)sched_getcpu() + 1;
     order_store_relaxed_u32(&group->own->core, core);
     group->same_core.ranks = rank_set_none;
@@ -34,10 +36,4 @@ bool same_core_wanted(const struct cpu_group *group, int peer, const uint32_t *w
             return true;
     }
     return false;
-}
-
-void same_core_update(struct cpu_group *group, int64_t now)
-{
-    if (group->oversubscribed && now >= group->same_core.look_at)
-        same_core_look(group, now);
 }

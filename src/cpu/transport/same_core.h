@@ -23,10 +23,8 @@ struct cpu_same_core {
 bool same_core_wanted(const struct cpu_group *group, int peer, const uint32_t *word,
                       uint32_t value);
 
-/* Writes on which core this rank runs, and reads which ranks run on the same core. */
-void same_core_look(struct cpu_group *group, int64_t now);
-
-/* Called at each yield. Calls same_core_look() if ranks outnumber the cores, once a millisecond. */
+/* Called at each yield. If ranks outnumber the cores, writes once a millisecond on which core this
+ * rank runs, and reads which ranks run on the same core. */
 void same_core_update(struct cpu_group *group, int64_t now);
 
 #endif

@@ -19,7 +19,6 @@
     X(error_name, cuGetErrorName, (CUresult result, const char **name))                            \
     X(error_string, cuGetErrorString, (CUresult result, const char **text))                        \
     X(device_count, cuDeviceGetCount, (int *count))                                                \
-    X(device_get, cuDeviceGet, (CUdevice * device, int ordinal))                                   \
     X(device_attribute, cuDeviceGetAttribute,                                                      \
       (int *value, CUdevice_attribute attribute, CUdevice device))                                 \
     X(device_name, cuDeviceGetName, (char *name, int size, CUdevice device))                       \

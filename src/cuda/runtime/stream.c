@@ -42,7 +42,7 @@ enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
         if (status != TUTTI_ERR_TIMEOUT || deadline_passed(deadline))
             return status;
         status = interrupt_ask(group->interrupt);
-        if (status == TUTTI_OK && group->interrupt)
+        if (status == TUTTI_OK)
             status = interrupt_ask_pointless(group->interrupt);
         if (status != TUTTI_OK)
             return status;

@@ -42,7 +42,7 @@ static void test_wanted(void **state)
         *words[3] = cases[i].elsewhere;
         assert_int_equal(same_core_wanted(&group, 1, words[1], VALUE), cases[i].wanted);
     }
-    *words[2] = 0; /* of the next turn, where numbers begin anew */
+    *words[2] = 0; /* of the next round of numbers */
     assert_false(same_core_wanted(&group, 1, words[1], UINT32_MAX));
     *words[2] = UINT32_MAX;
     assert_true(same_core_wanted(&group, 1, words[1], 0));
@@ -88,7 +88,8 @@ static void test_look(void **state)
         order_store_relaxed_u32(&group.arenas[0]->core, core);
         order_store_relaxed_u32(&group.arenas[1]->core, core + 1);
         order_store_relaxed_u32(&group.arenas[2]->core, core);
-        same_core_look(&group, MS);
+        group.same_core.look_at = 0;
+        same_core_update(&group, MS);
     }
     assert_true(rank_set_equal(group.same_core.ranks, same));
     assert_true(order_load_relaxed_u32(&group.own->core) > 0);
