@@ -107,6 +107,20 @@ static int setup_suffer(struct soak_rank *self, int comm, enum tutti_status stat
     return 0;
 }
 
+/* Every other episode works on copies, whose originals have ended. */
+static int comm_copy(struct soak_rank *self, int comm, const char *name)
+{
+    struct ranks *ranks = self->ranks;
+    const int rank = self->rank;
+    const struct tutti_comm_options options = {.struct_size = sizeof options, .name = name};
+    tutti_comm_t *original = self->comms[comm];
+    if (self->episode->number % 2 || device_is_cuda() || episode_is_of_setup(self->episode))
+        return 0;
+    RANKS_CHECK(tutti_comm_dup(original, &options, &self->comms[comm]) == TUTTI_OK);
+    tutti_comm_destroy(original);
+    return 0;
+}
+
 static int comm_create(struct soak_rank *self, int comm)
 {
     struct ranks *ranks = self->ranks;
@@ -136,7 +150,7 @@ static int comm_create(struct soak_rank *self, int comm)
         return setup_suffer(self, comm, status);
     RANKS_CHECK(episode->fault != SOAK_LATE_SETUP || !is_doomed(self, comm));
     self->progress->comms += members_counts(self, members);
-    return 0;
+    return comm_copy(self, comm, name);
 }
 
 static int comms_create(struct soak_rank *self)
