@@ -171,6 +171,8 @@ static enum tutti_status store_join(const struct id_content *content, int64_t ti
     return status == TUTTI_OK ? store_prefix_add(*store, token) : status;
 }
 
+/* The last rank deletes `open` before done/R, so they are looked up the other way round: if done/R
+ * was deleted, `open` is not found either. */
 static enum tutti_status use_check(tutti_store_t *store, int rank)
 {
     const char *const open = "open";
@@ -178,9 +180,9 @@ static enum tutti_status use_check(tutti_store_t *store, int rank)
     const char *const done = key;
     bool is_open = false, is_done = false;
     snprintf(key, sizeof key, "done/%d", rank);
-    enum tutti_status status = tutti_store_check(store, &open, 1, &is_open);
+    enum tutti_status status = tutti_store_check(store, &done, 1, &is_done);
     if (status == TUTTI_OK)
-        status = tutti_store_check(store, &done, 1, &is_done);
+        status = tutti_store_check(store, &open, 1, &is_open);
     if (status != TUTTI_OK || (is_open && !is_done))
         return status;
     return error_set(TUTTI_ERR_INVALID,
