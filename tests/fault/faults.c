@@ -24,6 +24,7 @@ enum {
     SWAP_BYTES = 5 * LAYOUT_SWAP_BYTES / 2,      /* likewise, in halves */
     MEMORY_BYTES = 3 * LAYOUT_EXCHANGE_BYTES,
     ROOTED_PIECES = 10,
+    V_PIECES = LAYOUT_WINDOW + 1,
     CUDA_MEMORY_BYTES = 16 << 20,
 };
 
@@ -53,6 +54,10 @@ static const struct faults_point cpu_points[] = {
     {"pair.sent", CALL_BROADCAST, ROOTED_PIECES, PART_GIVEN},
     {"pair.received", CALL_COLLECT, 1, PART_MISSING},
     {"pair.reduced", CALL_REDUCE, 1, PART_MISSING},
+    {"pair.sent", CALL_GATHER_V, 1, PART_MISSING},
+    {"pair.reduced", CALL_SCATTER_V, 1, PART_MISSING},
+    {"pair.entered", CALL_TO_ALL_V, 1, PART_MISSING},
+    {"pair.received", CALL_TO_ALL_V, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.reduced", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 3, PART_MISSING},
@@ -275,6 +280,32 @@ static enum tutti_status rooted(struct faults_rank *self, enum tutti_collective 
                              TUTTI_STREAM_DEFAULT, &options);
 }
 
+/* Of blocks of different lengths, more than may be unread. */
+static enum tutti_status v_form(struct faults_rank *self, enum faults_call call, int64_t timeout_ms)
+{
+    const size_t piece = self->comm->host->areas.message_bytes[call == CALL_GATHER_V];
+    const size_t own = (size_t)self->rank;
+    const enum tutti_dtype dtype = self->wrong == WRONG_DTYPE ? TUTTI_INT8 : TUTTI_UINT8;
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .timeout_ms = timeout_ms};
+    unsigned char *send = self->memory, *recv = send + MEMORY_BYTES / 4;
+    size_t counts[TUTTI_MAX_RANKS];
+    for (size_t r = 0; r < TUTTI_MAX_RANKS; r++)
+        counts[r] =
+            piece * V_PIECES - r - (call == CALL_TO_ALL_V ? own : 0) - (self->wrong == WRONG_COUNT);
+    if (self->wrong == WRONG_ORDER)
+        return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
+    if (call == CALL_SCATTER_V || self->wrong == WRONG_OP)
+        return tutti_reduce_scatter_v_with(send, counts, NULL, recv, dtype,
+                                           self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM,
+                                           self->comm, TUTTI_STREAM_DEFAULT, &options);
+    if (call == CALL_GATHER_V)
+        return tutti_all_gather_v_with(send, counts[own], recv, counts, NULL, dtype, self->comm,
+                                       TUTTI_STREAM_DEFAULT, &options);
+    return tutti_all_to_all_v_with(send, counts, NULL, recv, counts, NULL, dtype, self->comm,
+                                   TUTTI_STREAM_DEFAULT, &options);
+}
+
 /* Of five pieces, whether they are pushed or pulled. */
 static size_t two_shot_bytes(const struct faults_rank *self)
 {
@@ -330,6 +361,10 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
         return rooted(self, TUTTI_COLLECTIVE_GATHER, timeout_ms);
     case CALL_REDUCE:
         return rooted(self, TUTTI_COLLECTIVE_REDUCE, timeout_ms);
+    case CALL_GATHER_V:
+    case CALL_SCATTER_V:
+    case CALL_TO_ALL_V:
+        return v_form(self, self->scenario->point->call, timeout_ms);
     case CALL_BARRIER:
         if (self->wrong == WRONG_ORDER) {
             self->wrong = WRONG_NOTHING;
