@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo check test test-all faults fuzz coverage bench soak compilers deps install format check-format \
+.PHONY: all demo check test test-all faults fuzz coverage bench soak compilers deps wheel install format check-format \
 	clean help
 
 all: ## build the library, the tool and the examples, in build/release
@@ -62,6 +62,11 @@ soak: ## random operations under random faults, checked: SOAK_SECONDS=3600 SOAK_
 deps: ## install what all targets need; CUDA=1: also nvcc, from PyPI if there is none
 	@scripts/deps build demo rivals check all
 	@if [ "$(CUDA)" = 1 ]; then scripts/nvcc; fi
+
+wheel: ## build the Python package: a wheel that needs no compiler, and a source distribution, in dist/
+	@scripts/deps build
+	@scripts/venv --without-torch
+	@scripts/wheel
 
 install: all ## install under PREFIX (/usr/local), below DESTDIR if set
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
