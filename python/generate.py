@@ -64,10 +64,10 @@ def declarations(cc: str, include: Path) -> str:
         macros = preprocess("-dM")
     constants = []
     for name, value in sorted(re.findall(r"^#define (TUTTI_[A-Z0-9_]+) +(\S.*)$", macros, re.MULTILINE)):
-        if re.match(r"\d|\(TUTTI_VERSION_|\(\(size_t\)", value):
-            constants.append(f"#define {name} ...")
-        elif pointer := re.match(r"\(\((tutti_\w+_t)\)", value):
+        if pointer := re.match(r"\(\((tutti_\w+_t)\)", value):
             constants.append(f"static {pointer[1]} const {name};")
+        elif re.match(r"[-(\d]", value):  # an integer
+            constants.append(f"#define {name} ...")
         else:
             raise SystemExit(f"generate.py: what is {name}, {value}?")
     return text + "\n".join(constants) + "\n"

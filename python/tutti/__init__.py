@@ -10,7 +10,7 @@ tutti._lib and tutti._ffi are the C interface by cffi: tutti._lib.tutti_all_redu
 """
 
 from tutti._buffers import DeviceMemory
-from tutti._comm import CallOptions, Communicator, CommunicatorOptions, Shrunk
+from tutti._comm import CallOptions, Communicator, CommunicatorOptions, Shrunk, group, unique_id
 from tutti._dtypes import AVG, BAND, BOR, BXOR, MAX, MIN, PROD, SUM, Op, premul_sum
 from tutti._errors import (
     AbortedError, ConcurrentError, CudaError, DeclinedError, Error, InvalidError, MismatchError, NoMemoryError,
@@ -27,7 +27,7 @@ __all__ = [
     "AVG", "BAND", "BOR", "BXOR", "MAX", "MIN", "PROD", "SUM", "Op", "premul_sum",
     "AbortedError", "ConcurrentError", "CudaError", "DeclinedError", "Error", "InvalidError", "MismatchError",
     "NoMemoryError", "PeerDeadError", "SystemCallError", "TimeoutError", "VersionError",
-    "CallOptions", "Communicator", "CommunicatorOptions", "Shrunk",
+    "CallOptions", "Communicator", "CommunicatorOptions", "Shrunk", "group", "unique_id",
     "ProcessGroup", "SparseTensor", "SubmitOptions", "Work",
     "DeviceMemory", "SymmetricGroup", "SymmetricMemory",
     "Launcher", "Store", "info", "launcher", "links", "set_log",

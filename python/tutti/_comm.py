@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence, TypedDict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, TypedDict
 
 from tutti._buffers import Array, operand, stream_value
 from tutti._dtypes import HANDLES, Op, algorithm_value, named_dtype, op_handle
-from tutti._errors import InvalidError, check, make_error, milliseconds, text
+from tutti._errors import Error, InvalidError, check, make_error, milliseconds, text
 from tutti._signals import Interrupt, call_in_thread
 from tutti._store import Store, launcher
 from tutti._tutti import ffi, lib
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
 DEVICES = {"cpu": lib.TUTTI_DEVICE_CPU, "cuda": lib.TUTTI_DEVICE_CUDA}
 _SIZE_OF_OPTIONS = ffi.sizeof("struct tutti_call_options")
+
+
+def unique_id() -> bytes:
+    """An id for the ranks of one communicator, to be copied to them by any means. It is a secret. This process must live
+    until all ranks have their communicator. Raises NoMemoryError, SystemCallError."""
+    made = ffi.new("struct tutti_unique_id *")
+    check(lib.tutti_unique_id_create(made))
+    return bytes(ffi.buffer(made))
 
 
 class Shrunk(NamedTuple):
@@ -80,8 +89,59 @@ def _differ(send: tuple[Any, ...], send_blocks: int, recv: tuple[Any, ...], recv
     return InvalidError(f"send and recv do not fit: {describe('send', send, send_blocks)}, {describe('recv', recv, recv_blocks)}")
 
 
-def _comm_options(given: CommunicatorOptions, world_size: int) -> tuple[Any, list[Any]]:
-    """A struct tutti_comm_options *, and what it refers to."""
+class _Group(threading.local):
+    """What a thread's calls of a group use until its end."""
+
+    depth = 0
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Any, ...]] = []
+
+
+_group = _Group()
+_open_groups: list[None] = []  # one for each of any thread, so that other calls look no further
+
+
+def _end_group() -> None:
+    status = lib.tutti_group_end()
+    _open_groups.pop()
+    _group.depth -= 1
+    if _group.depth:
+        return
+    kept, _group.kept = _group.kept, []
+    if status:
+        for comm in {call[0] for call in kept}:
+            if comm._interrupt.exception or lib.tutti_comm_status(comm.handle, ffi.NULL) == status:
+                comm._raise(status)
+        raise make_error(status)
+
+
+@contextmanager
+def group() -> Iterator[None]:
+    """A group of calls, which run at the same time when the block ends: `with tutti.group(): comm.send(...); comm.recv(...)`.
+
+    So a rank may send to and receive from any number of peers without deadlock, and one thread may call several CPU
+    communicators. The results are there after the block, and the arrays of different calls must not overlap. Groups
+    nest: the last end runs the calls. If the block raises an exception, no call runs.
+    """
+    check(lib.tutti_group_start())
+    _open_groups.append(None)
+    _group.depth += 1
+    try:
+        yield
+    except BaseException:
+        # A call that is refused cancels the others.
+        lib.tutti_all_reduce(ffi.NULL, ffi.NULL, 0, lib.TUTTI_FLOAT32, lib.TUTTI_SUM, ffi.NULL, ffi.NULL)
+        try:
+            _end_group()
+        except Error:
+            pass
+        raise
+    _end_group()
+
+
+def _comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[Any, Interrupt, list[Any]]:
+    """A struct tutti_comm_options *, where its signal handlers leave their exception, and what must live with it."""
     options = ffi.new("struct tutti_comm_options *", {"struct_size": ffi.sizeof("struct tutti_comm_options")})
     kept: list[Any] = []
     unknown = given.keys() - CommunicatorOptions.__annotations__.keys()
@@ -104,15 +164,25 @@ def _comm_options(given: CommunicatorOptions, world_size: int) -> tuple[Any, lis
         options.programmatic_launch = (
             lib.TUTTI_PROGRAMMATIC_ON if given["programmatic_launch"] else lib.TUTTI_PROGRAMMATIC_OFF)
     if "leaf_order" in given:
-        if len(given["leaf_order"]) != world_size:
-            raise InvalidError(f"leaf_order has {len(given['leaf_order'])} ranks, the communicator {world_size}")
-        kept.append(ffi.new("int[]", list(given["leaf_order"])))
+        order = list(given["leaf_order"])
+        if world_size is not None and len(order) != world_size:
+            raise InvalidError(f"leaf_order has {len(order)} ranks, the communicator {world_size}")
+        # Where the size is not known yet, the library finds the -1.
+        kept.append(ffi.new("int[]", order + [-1] * max(0, lib.TUTTI_MAX_RANKS - len(order))))
         options.leaf_order = kept[-1]
-    return options, kept
+    interrupt = Interrupt()
+    if options.device == lib.TUTTI_DEVICE_CPU:
+        handle = ffi.new_handle(interrupt)
+        progress = ffi.new("struct tutti_python_progress *", {
+            "interrupt": handle, "thread": threading.main_thread().native_id or 0})
+        kept += handle, progress
+        options.progress = ffi.addressof(lib, "tutti_python_progress")
+        options.progress_context = progress
+    return options, interrupt, kept
 
 
 class Communicator:
-    """The ranks of a node that call collectives together. Make one by from_env() or from_store().
+    """The ranks of a node that call collectives together. Make one by from_env(), from_store() or from_id().
 
     All ranks make their calls in the same order; one thread at a time uses a communicator. Operands are numpy arrays,
     objects with __dlpack__ (PyTorch, CuPy, JAX), or other objects with a buffer, C-contiguous and of any alignment. On CPU
@@ -125,7 +195,7 @@ class Communicator:
     """
 
     def __init__(self) -> None:
-        raise TypeError("use Communicator.from_env() or Communicator.from_store()")
+        raise TypeError("use Communicator.from_env(), from_store() or from_id()")
 
     _handle: Any
     _store: Store | None
@@ -154,15 +224,7 @@ class Communicator:
 
         Raises also TimeoutError, PeerDeadError, MismatchError (the configurations differ), NoMemoryError, SystemCallError.
         """
-        given, kept = _comm_options(options, world_size)
-        interrupt = Interrupt()
-        if given.device == lib.TUTTI_DEVICE_CPU:
-            handle = ffi.new_handle(interrupt)
-            progress = ffi.new("struct tutti_python_progress *", {
-                "interrupt": handle, "thread": threading.main_thread().native_id or 0})
-            kept += handle, progress
-            given.progress = ffi.addressof(lib, "tutti_python_progress")
-            given.progress_context = progress
+        given, interrupt, kept = _comm_options(options, world_size)
         # On CUDA the context that is current in this thread counts, so no other thread can meet for it.
         given.defer = given.device == lib.TUTTI_DEVICE_CPU
         comm = ffi.new("tutti_comm_t **")
@@ -181,6 +243,53 @@ class Communicator:
                 lib.tutti_comm_destroy(comm[0])
                 raise
         return cls._of(comm[0], interrupt, kept)
+
+    @classmethod
+    def from_id(cls, unique_id: bytes, rank: int, world_size: int, **options: Unpack[CommunicatorOptions]) -> Communicator:
+        """Meets the other ranks of this host that have the id of tutti.unique_id(), without a store.
+
+        Raises what from_store() raises; at once InvalidError (no id, or this rank has had its communicator), DeclinedError
+        (of another host), PeerDeadError or SystemCallError (the process that made the id has ended).
+        """
+        if len(unique_id) != ffi.sizeof("struct tutti_unique_id"):
+            raise InvalidError(f"an id has {ffi.sizeof('struct tutti_unique_id')} bytes, not {len(unique_id)}")
+        given, interrupt, kept = _comm_options(options, world_size)
+        c_id, comm = ffi.new("struct tutti_unique_id *", [unique_id]), ffi.new("tutti_comm_t **")
+
+        def create() -> None:
+            check(lib.tutti_comm_create_from_id(c_id, rank, world_size, given, comm))
+
+        if given.device == lib.TUTTI_DEVICE_CPU:
+            call_in_thread(create)
+        else:
+            create()
+        return cls._of(comm[0], interrupt, kept)
+
+    def split(self, color: int | None, key: int = 0, **options: Unpack[CommunicatorOptions]) -> Communicator | None:
+        """A communicator of the ranks with this color, ordered by key, then by rank. All ranks call it.
+
+        color    0 or more; None: this rank takes part and gets None
+        options  of the new communicator; an absent one is as in this communicator
+
+        Raises InvalidError, DeclinedError (CUDA), ConcurrentError, TimeoutError, PeerDeadError, MismatchError,
+        AbortedError, NoMemoryError, SystemCallError.
+        """
+        given, interrupt, kept = _comm_options(options, None)
+        comm = ffi.new("tutti_comm_t **")
+        status = lib.tutti_comm_split(
+            self._handle, lib.TUTTI_NO_COLOR if color is None else color, key, given, comm)
+        if status:
+            self._raise(status)
+        return Communicator._of(comm[0], interrupt, kept) if comm[0] else None
+
+    def dup(self, **options: Unpack[CommunicatorOptions]) -> Communicator:
+        """A communicator of the same ranks, with operations of its own. All ranks call it. Raises what split() raises."""
+        given, interrupt, kept = _comm_options(options, self.world_size)
+        comm = ffi.new("tutti_comm_t **")
+        status = lib.tutti_comm_dup(self._handle, given, comm)
+        if status:
+            self._raise(status)
+        return Communicator._of(comm[0], interrupt, kept)
 
     @classmethod
     def _of(cls, handle: Any, interrupt: Interrupt, kept: Any) -> Communicator:
@@ -237,7 +346,14 @@ class Communicator:
             source, target, count, dtype, HANDLES.get(op) or op_handle(op), self._handle, c_stream, extra)
         if status:
             self._raise(status)
+        if _open_groups:
+            self._keep(source, target, _kept, send, recv, op, extra)
         return send if recv is None else recv
+
+    def _keep(self, *used: Any) -> None:
+        """Keeps what a call uses until the end of this thread's group, if it has one."""
+        if _group.depth:
+            _group.kept.append((self, *used))
 
     def _run(self, function: Any, send: Array | None, recv: Array | None, send_blocks: int, recv_blocks: int,
              options: CallOptions, *arguments: Any) -> Any:
@@ -253,6 +369,8 @@ class Communicator:
         status = function(source[0], target[0], count, dtype, *arguments, self._handle, c_stream, extra)
         if status:
             self._raise(status)
+        if _open_groups:
+            self._keep(source, target, extra)
         return recv
 
     def all_gather(self, send: Array, recv: Array, **options: Unpack[CallOptions]) -> Any:
@@ -320,6 +438,8 @@ class Communicator:
         status = lib.tutti_send_with(source, count, dtype, peer, self._handle, c_stream, extra)
         if status:
             self._raise(status)
+        if _open_groups:
+            self._keep(source, _kept, extra)
 
     def recv(self, array: Array, peer: int, **options: Unpack[CallOptions]) -> Any:
         """Takes the next message of rank `peer`, of array's dtype and size. Returns array."""
@@ -328,14 +448,35 @@ class Communicator:
         status = lib.tutti_recv_with(target, count, dtype, peer, self._handle, c_stream, extra)
         if status:
             self._raise(status)
+        if _open_groups:
+            self._keep(target, _kept, extra)
         return array
+
+    def send_recv(self, send: Array, to: int, recv: Array, source: int, stream: Any = None) -> Any:
+        """Sends to rank `to` and receives from rank `source` at the same time; both may be the caller. One dtype, two
+        sizes. Returns recv."""
+        value = stream_value(stream)
+        sent, dtype, send_count, _kept = operand(send, False, value)
+        target, to_dtype, recv_count, _kept_too = operand(recv, True, value)
+        if to_dtype != dtype:
+            raise _differ((dtype, send_count), 1, (to_dtype, recv_count), 1)
+        status = lib.tutti_send_recv(sent, send_count, to, target, recv_count, source, dtype, self._handle,
+                                     ffi.cast("tutti_stream_t", value))
+        if status:
+            self._raise(status)
+        if _open_groups:
+            self._keep(sent, target, _kept, _kept_too)
+        return recv
 
     def barrier(self, ranks: Sequence[int] = (), **options: Unpack[CallOptions]) -> None:
         """Returns after every rank, or every rank of a subset that contains the caller, has called it."""
         _, c_stream, extra = self._extra(options)
-        status = lib.tutti_barrier_with(self._handle, list(ranks) or ffi.NULL, len(ranks), c_stream, extra)
+        subset = ffi.new("int[]", list(ranks)) if len(ranks) else ffi.NULL
+        status = lib.tutti_barrier_with(self._handle, subset, len(ranks), c_stream, extra)
         if status:
             self._raise(status)
+        if _open_groups:
+            self._keep(subset, extra)
 
     def algorithm(self, count: int, dtype: Any = "float32", op: str | Op = "sum",
                   **options: Unpack[CallOptions]) -> tuple[str, str]:

@@ -169,7 +169,10 @@ def _call_back(context: Any, work: Any, status: int) -> None:
         callback.set_result(None)
 
 
-def _listed(arrays: Array | Sequence[Array]) -> Sequence[Array]:
+Arrays = Any  # one array, or a list of arrays
+
+
+def _listed(arrays: Arrays) -> Sequence[Array]:
     return arrays if isinstance(arrays, (list, tuple)) else [arrays]
 
 
@@ -235,18 +238,63 @@ class ProcessGroup:
             raise make_error(status)
         return Work(work[0], kept)
 
-    def _tensors(self, arrays: Array | Sequence[Array], writable: bool, options: SubmitOptions) -> tuple[Any, Any]:
+    def _tensors(self, arrays: Arrays, writable: bool, options: SubmitOptions) -> tuple[Any, Any]:
         """The arguments that stand for arrays, and what must live."""
         listed, stream = _listed(arrays), stream_value(options.get("stream"))
         tensors = ffi.new("struct tutti_tensor[]", len(listed))
         kept = [fill_tensor(tensors[i], array, writable, stream) for i, array in enumerate(listed)]
         return (tensors, len(listed)), kept
 
-    def all_reduce(self, arrays: Array | Sequence[Array], op: str | Op = "sum", **options: Unpack[SubmitOptions]) -> Work:
+    def all_reduce(self, arrays: Arrays, op: str | Op = "sum", **options: Unpack[SubmitOptions]) -> Work:
         """Reduces an array, or a list of arrays of one shape and dtype, of each rank: first each rank's own, then across
         ranks. Every array receives the result."""
         tensors, kept = self._tensors(arrays, True, options)
         return self._submit(lib.tutti_pg_all_reduce, tensors, kept, [op_handle(op)], options)
+
+    def _exchange(self, function: Any, send: Arrays | None, recv: Arrays | None,
+                  arguments: Sequence[Any], options: SubmitOptions) -> Work:
+        """Submits an operation with two operands, of which a rank may lack one."""
+        sent, kept = ((ffi.NULL, 0), []) if send is None else self._tensors(send, False, options)
+        received, kept_too = ((ffi.NULL, 0), []) if recv is None else self._tensors(recv, True, options)
+        return self._submit(function, (*sent, *received), (kept, kept_too), arguments, options)
+
+    def all_gather(self, send: Arrays, recv: Arrays, **options: Unpack[SubmitOptions]) -> Work:
+        """Gathers one block from each rank. An operand of a block for each rank, here recv, is one array of all blocks, or
+        a list of an array for each rank. Lists of n arrays, or of n lists one behind the other, move n pairs. CPU arrays,
+        here and below."""
+        return self._exchange(lib.tutti_pg_all_gather, send, recv, [], options)
+
+    def reduce_scatter(self, send: Arrays, recv: Arrays, op: str | Op = "sum", **options: Unpack[SubmitOptions]) -> Work:
+        """Reduces one block for each rank; send has a block for each rank."""
+        return self._exchange(lib.tutti_pg_reduce_scatter, send, recv, [op_handle(op)], options)
+
+    def all_to_all(self, send: Arrays, recv: Arrays, **options: Unpack[SubmitOptions]) -> Work:
+        """Sends one block to each rank; both have a block for each rank. In lists the blocks have any length each."""
+        return self._exchange(lib.tutti_pg_all_to_all, send, recv, [], options)
+
+    def broadcast(self, send: Arrays | None, recv: Arrays | None = None, root: int = 0,
+                  **options: Unpack[SubmitOptions]) -> Work:
+        """Sets recv on every rank to the root's send. recv None: the arrays of `send` receive."""
+        recv = send if recv is None else recv
+        return self._exchange(lib.tutti_pg_broadcast, send if self.rank == root else None, recv, [root], options)
+
+    def reduce(self, send: Arrays, recv: Arrays | None = None, op: str | Op = "sum", root: int = 0,
+               **options: Unpack[SubmitOptions]) -> Work:
+        """Sets recv on the root to op over all ranks' send. recv None: in place at the root."""
+        recv = None if self.rank != root else send if recv is None else recv
+        return self._exchange(lib.tutti_pg_reduce, send, recv, [op_handle(op), root], options)
+
+    def gather(self, send: Arrays, recv: Arrays | None = None, root: int = 0, **options: Unpack[SubmitOptions]) -> Work:
+        """Sets block r of the root's recv to rank r's send."""
+        return self._exchange(lib.tutti_pg_gather, send, recv if self.rank == root else None, [root], options)
+
+    def scatter(self, send: Arrays | None, recv: Arrays, root: int = 0, **options: Unpack[SubmitOptions]) -> Work:
+        """Sets recv on rank r to block r of the root's send."""
+        return self._exchange(lib.tutti_pg_scatter, send if self.rank == root else None, recv, [root], options)
+
+    def barrier(self, **options: Unpack[SubmitOptions]) -> Work:
+        """A work that is done once all ranks have called this."""
+        return self._submit(lib.tutti_pg_barrier, (), None, [], options)
 
     def all_reduce_sparse(self, tensors: SparseTensor | list[SparseTensor], **options: Unpack[SubmitOptions]) -> Work:
         """Sums sparse tensors of all ranks, one or a list of each. Work.sparse_result() gives the result.

@@ -6,6 +6,7 @@ usage: package.py [ARGUMENT OF PYTEST]...
 
 import os
 import sys
+import tempfile
 
 try:
     import pytest
@@ -17,4 +18,7 @@ except ImportError as error:
 
 print("testing", os.path.dirname(tutti.__file__))
 folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "package")
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *(sys.argv[1:] or [folder])]))
+with tempfile.TemporaryDirectory(prefix="tutti-python-") as own:
+    os.environ["TMPDIR"] = tempfile.tempdir = own  # nothing stays behind
+    status = pytest.main(["-q", "-p", "no:cacheprovider", *(sys.argv[1:] or [folder])])
+sys.exit(status)

@@ -240,3 +240,61 @@ def test_torch_tensors():
 
     for half, single in on_threads(2, rank):
         assert half.tolist() == [2, 2, 2] and half.dtype == torch.bfloat16 and single.tolist() == [[2, 2], [2, 2]]
+
+
+def test_a_group_of_calls():
+    def rank(comm):
+        numbers = [np.full(1 << 15, comm.rank, np.int32) for _ in range(RANKS)]
+        received = [np.zeros(1 << 15, np.int32) for _ in range(RANKS)]
+        with tutti.group():
+            for peer in range(RANKS):  # long messages, also to itself
+                comm.send(numbers[peer] + 0, peer)
+                comm.recv(received[peer], peer)
+            with tutti.group():
+                total = comm.all_reduce(np.ones(2))
+            comm.barrier([comm.rank])
+        assert total.tolist() == [RANKS] * 2
+        assert [int(array[-1]) for array in received] == list(range(RANKS))
+
+    on_threads(RANKS, rank)
+
+
+def test_a_group_that_raises_runs_no_call():
+    def rank(comm):
+        array = np.ones(2)
+        with pytest.raises(ZeroDivisionError), tutti.group():
+            comm.all_reduce(array)
+            comm.rank / 0
+        with pytest.raises(tutti.InvalidError, match="C-contiguous|contiguous"), tutti.group():
+            comm.all_reduce(array)
+            comm.all_reduce(np.ones((2, 2))[:, 0])
+        with pytest.raises(tutti.InvalidError), tutti.group():
+            comm.all_reduce(array)
+            comm.send(array, RANKS)
+        with pytest.raises(tutti.InvalidError), tutti.group():
+            comm.send(array, comm.rank)  # without a receive
+        assert array.tolist() == [1, 1]
+        return comm.all_reduce(array).tolist()
+
+    assert on_threads(RANKS, rank) == [[RANKS] * 2] * RANKS
+
+
+def test_the_fault_of_a_group():
+    def rank(comm):
+        with pytest.raises(tutti.MismatchError) as caught, tutti.group():
+            comm.all_reduce(np.ones(1 + comm.rank))
+        assert caught.value.sequence == 1
+
+    on_threads(2, rank)
+
+
+def test_send_recv():
+    def rank(comm):
+        recv = np.zeros(4, np.int32)
+        comm.send_recv(block(comm.rank), (comm.rank + 1) % RANKS, recv, (comm.rank - 1) % RANKS)
+        with pytest.raises(tutti.InvalidError, match="do not fit"):
+            comm.send_recv(np.ones(2), 0, recv, 0)
+        return recv
+
+    for number, recv in enumerate(on_threads(RANKS, rank)):
+        assert np.array_equal(recv, block((number - 1) % RANKS))

@@ -3,6 +3,7 @@
 
 import signal
 import subprocess
+import threading
 import time
 
 import numpy as np
@@ -101,7 +102,7 @@ if rank: input()
 
 
 @pytest.mark.parametrize("call", [
-    "tutti.Communicator.from_store(store, rank, 2)", "store.get('absent')",
+    "tutti.Communicator.from_store(store, rank, 2)", "tutti.Communicator.from_id(tutti.unique_id(), 0, 2)", "store.get('absent')",
     "tutti.Store('tcp://127.0.0.1:1', 60)"])
 def test_interrupt_ends_other_waits(call):
     program = f"""
@@ -114,6 +115,44 @@ except KeyboardInterrupt: print("interrupted", flush=True)
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60)
     assert out == "interrupted\n" and process.returncode == 0, said
+
+
+def test_split_and_dup():
+    def rank(comm):
+        half = comm.split(comm.rank % 2, -comm.rank, timeout=20)
+        assert (half.rank, half.world_size) == ((1 - comm.rank // 2, 2) if comm.rank != 1 else (0, 1))
+        assert half.all_reduce(np.full(1, comm.rank)).tolist() == [2 if comm.rank != 1 else 1]
+        alone = comm.split(None if comm.rank else 0)
+        assert alone is None if comm.rank else alone.world_size == 1
+        with comm.dup(name="twin") as twin:
+            assert twin.describe()["name"] == "twin" and twin.rank == comm.rank
+            twin.all_reduce(np.ones(1))
+        with pytest.raises(tutti.InvalidError):
+            comm.dup(leaf_order=[0])
+        with pytest.raises(tutti.InvalidError):
+            comm.split(0, leaf_order=[0, 1])
+
+    on_threads(3, rank)
+
+
+def test_from_id():
+    made = tutti.unique_id()
+    assert len(made) == 128
+
+    def rank(number):
+        with tutti.Communicator.from_id(made, number, 2, timeout=60) as comm:
+            totals.append(comm.all_reduce(np.ones(1)).tolist())
+
+    totals = []
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert totals == [[2], [2]]
+    for wrong in (b"short", bytes(128)):
+        with pytest.raises(tutti.InvalidError):
+            tutti.Communicator.from_id(wrong, 0, 2)
 
 
 def test_memory_store():

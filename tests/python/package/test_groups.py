@@ -35,6 +35,41 @@ def test_all_reduce():
         assert (array == 3).all() and (pair[1] == 1).all()
 
 
+def test_other_collectives():
+    def rank(group):
+        me, count = group.rank, group.world_size
+        rows, lists = np.zeros((count, 2)), [np.zeros(2) for _ in range(count)]
+        sums, swapped, copy, place = np.zeros(2), np.zeros((count, 2)), np.zeros(3), np.full(3, float(me))
+        total, gathered, scattered = np.zeros(2), np.zeros((count, 2)), np.zeros(2)
+        ragged = [np.zeros(1 + r) for r in range(count)]
+        pairs = [np.zeros((count, 1)), np.zeros((count, 4))]
+        own = np.full(2, float(me))
+        works = [
+            group.all_gather(own, rows), group.all_gather(own, lists, tag=1),
+            group.all_gather([own[:1], np.full(4, float(me))], pairs),
+            group.reduce_scatter(np.full((count, 2), float(me)), sums, "max"),
+            group.all_to_all(np.arange(count * 2.0) + 10 * me, swapped),
+            group.all_to_all([np.full(1 + me, float(me)) for _ in range(count)], ragged),
+            group.broadcast(np.full(3, 7.0) if me == 1 else None, copy, 1), group.broadcast(place, root=2),
+            group.reduce(own, total if me == 0 else None), group.gather(own, gathered if me == 1 else None, 1),
+            group.scatter(np.arange(count * 2.0) if me == 2 else None, scattered, 2), group.barrier(tag=4),
+        ]
+        for work in works:
+            work.wait()
+        every = [[float(r)] * 2 for r in range(count)]
+        assert rows.tolist() == every and [array.tolist() for array in lists] == every
+        assert [pair[:, 0].tolist() for pair in pairs] == [[0, 1, 2]] * 2
+        assert sums.tolist() == [count - 1] * 2
+        assert swapped.tolist() == [[10 * r + 2 * me, 10 * r + 2 * me + 1] for r in range(count)]
+        assert [array.tolist() for array in ragged] == [[r] * (1 + r) for r in range(count)]
+        assert copy.tolist() == [7] * 3 and place.tolist() == [2] * 3
+        assert me != 0 or total.tolist() == [3, 3]
+        assert me != 1 or gathered.tolist() == every
+        assert scattered.tolist() == [2 * me, 2 * me + 1]
+
+    on_groups(3, rank)
+
+
 def test_callbacks_and_futures():
     def rank(group):
         threads, future = [], Future()
