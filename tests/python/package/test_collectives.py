@@ -222,6 +222,34 @@ def test_read_only_dlpack():
         on_threads(1, lambda comm: comm.all_reduce(Exported(frozen)))
 
 
+def test_dlpack_streams():
+    """The producer gets the stream that uses memory of a device, as DLPack numbers it, and no stream for the host's."""
+    from tutti._buffers import operand, stream_value
+
+    class OnDevice(Exported):
+        def __dlpack_device__(self):
+            return 2, 0
+
+        def __dlpack__(self, stream=None, **options):
+            streams.append(stream)
+            return super().__dlpack__(**options)
+
+    class Stream:
+        cuda_stream = 4096
+
+    class CudaCoreStream:
+        def __cuda_stream__(self):
+            return 0, 8192
+
+    streams = []
+    for stream in (None, 2, Stream(), CudaCoreStream()):
+        operand(OnDevice(np.ones(2)), True, stream_value(stream))
+    assert streams == [1, 2, 4096, 8192]
+    with pytest.raises(tutti.InvalidError):
+        stream_value("main")
+    on_threads(1, lambda comm: comm.all_reduce(Exported(np.ones(2)), stream=0))
+
+
 def test_other_buffers():
     import array
 

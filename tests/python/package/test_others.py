@@ -110,6 +110,27 @@ def test_wrapped_store():
     assert results == {0: [2, 2], 1: [2, 2]}
 
 
+@pytest.mark.parametrize("kind", ["HashStore", "TCPStore", "FileStore"])
+def test_wrapped_torch_store(kind, tmp_path):
+    dist = pytest.importorskip("torch.distributed")
+    one = dist.HashStore() if kind == "HashStore" else dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) \
+        if kind == "TCPStore" else None
+
+    def rank(number):
+        own = one or dist.FileStore(str(tmp_path / "store"), 2)
+        with tutti.Store.wrap(dist.PrefixStore("group", own)) as store:
+            with tutti.Communicator.from_store(store, number, 2) as comm:
+                results[number] = comm.all_reduce(np.ones(2)).tolist()
+
+    results = {}
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {0: [2, 2], 1: [2, 2]}
+
+
 def test_an_exception_of_a_wrapped_store_is_the_cause():
     class Broken(Keys):
         def add(self, key, amount):
