@@ -6,7 +6,8 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, TypedDict
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Tuple, TypedDict
 
 from tutti._buffers import Array, operand, stream_value
 from tutti._dtypes import HANDLES, Op, algorithm_value, named_dtype, op_handle
@@ -75,6 +76,7 @@ class CallOptions(TypedDict, total=False):
     stream: Any
 
 
+Blocks = Tuple[Sequence[int], "Sequence[int] | None"]  # counts and displacements
 # Without options: no stream, no struct.
 _NOTHING: tuple[int, Any, Any] = 0, ffi.NULL, ffi.NULL
 
@@ -372,6 +374,81 @@ class Communicator:
         if _open_groups:
             self._keep(source, target, extra)
         return recv
+
+    def _blocks(self, name: str, size: int, counts: Sequence[int], displacements: Sequence[int] | None) -> list[Any]:
+        """The blocks of an operand as C has them, checked against its size, which the library does not know."""
+        places = [0, *accumulate(counts)][:-1] if displacements is None else displacements
+        if not len(counts) == len(places) == self.world_size:
+            raise InvalidError(f"{name} has {len(counts)} counts and {len(places)} displacements for {self.world_size} ranks")
+        for rank, (count, place) in enumerate(zip(counts, places)):
+            if count < 0 or place < 0 or count and count + place > size:
+                raise InvalidError(
+                    f"the block of rank {rank}, {count} elements from {place} on, is not in {name}, which has {size}")
+        return [ffi.new("size_t[]", list(counts)), ffi.new("size_t[]", list(places))]
+
+    def _run_v(self, function: Any, send: Array | None, recv: Array | None, sent: Blocks | None, received: Blocks | None,
+               options: CallOptions, *arguments: Any) -> Any:
+        """Calls function(send, ..., recv, ..., dtype, *arguments, ...) and returns recv. An operand of one block for each
+        rank has counts and displacements; None: the operand is one block."""
+        stream, c_stream, extra = self._extra(options)
+        dtype, given = None, []
+        for name, array, blocks in (("send", send, sent), ("recv", recv, received)):
+            if array is None:
+                given += [ffi.NULL, 0] if blocks is None else [ffi.NULL, ffi.NULL, ffi.NULL]
+                continue
+            address, found, size, _kept = operand(array, name == "recv", stream)
+            if dtype not in (None, found):
+                raise InvalidError("send and recv differ in their dtype")
+            dtype = found
+            given += [address, *([size] if blocks is None else self._blocks(name, size, *blocks))]
+            if _open_groups:
+                self._keep(_kept)
+        if dtype is None:
+            raise InvalidError("neither send nor recv is given")
+        status = function(*given, dtype, *arguments, self._handle, c_stream, extra)
+        if status:
+            self._raise(status)
+        if _open_groups:
+            self._keep(given, extra)
+        return recv
+
+    def all_gather_v(self, send: Array, recv: Array, counts: Sequence[int], displacements: Sequence[int] | None = None,
+                     **options: Unpack[CallOptions]) -> Any:
+        """all_gather() of blocks of different lengths: block r of recv has counts[r] elements, from displacements[r] on.
+
+        counts are equal on all ranks. displacements None, here and below: the blocks lie one behind the other.
+        """
+        return self._run_v(lib.tutti_all_gather_v_with, send, recv, None, (counts, displacements), options)
+
+    def reduce_scatter_v(self, send: Array, recv: Array, counts: Sequence[int], displacements: Sequence[int] | None = None,
+                         op: str | Op = "sum", **options: Unpack[CallOptions]) -> Any:
+        """reduce_scatter() of blocks of different lengths: recv on rank r has counts[r] elements. Equal on all ranks."""
+        def call(send: Any, c_counts: Any, c_displacements: Any, recv: Any, count: int, *others: Any) -> int:
+            if count != counts[self.rank]:
+                raise InvalidError(f"recv has {count} elements, the block of this rank {counts[self.rank]}")
+            return int(lib.tutti_reduce_scatter_v_with(send, c_counts, c_displacements, recv, *others))
+
+        return self._run_v(call, send, recv, (counts, displacements), None, options, op_handle(op))
+
+    def all_to_all_v(self, send: Array, recv: Array, send_counts: Sequence[int], recv_counts: Sequence[int],
+                     send_displacements: Sequence[int] | None = None, recv_displacements: Sequence[int] | None = None,
+                     **options: Unpack[CallOptions]) -> Any:
+        """all_to_all() of blocks of different lengths: block p of send on rank r goes to block r of recv on rank p. Not in
+        place."""
+        return self._run_v(lib.tutti_all_to_all_v_with, send, recv, (send_counts, send_displacements),
+                           (recv_counts, recv_displacements), options)
+
+    def gather_v(self, send: Array, recv: Array | None = None, counts: Sequence[int] = (),
+                 displacements: Sequence[int] | None = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
+        """gather() of blocks of different lengths. recv, counts and displacements are the root's."""
+        return self._run_v(lib.tutti_gather_v_with, send, recv if self.rank == root else None, None,
+                           (counts, displacements), options, root)
+
+    def scatter_v(self, send: Array | None, recv: Array, counts: Sequence[int] = (),
+                  displacements: Sequence[int] | None = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
+        """scatter() of blocks of different lengths. send, counts and displacements are the root's."""
+        return self._run_v(lib.tutti_scatter_v_with, send if self.rank == root else None, recv, (counts, displacements),
+                           None, options, root)
 
     def all_gather(self, send: Array, recv: Array, **options: Unpack[CallOptions]) -> Any:
         """Gathers one block from each rank: block r of recv is rank r's send. Returns recv.

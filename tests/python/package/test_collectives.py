@@ -60,6 +60,60 @@ def test_all_to_all():
         assert np.array_equal(place, recv)
 
 
+COUNTS, PLACES = [2, 0, 3], [4, 0, 0]  # of the v-forms; PLACES leave a gap at 3
+
+
+def ragged(rank, part):
+    """What `rank` sends as block `part`, of COUNTS[part] elements."""
+    return np.arange(COUNTS[part], dtype=np.int32) + 10 * rank + 100 * part
+
+
+def spread(blocks):
+    """Blocks at their PLACES."""
+    whole = np.full(6, -1, np.int32)
+    for place, block in zip(PLACES, blocks):
+        whole[place:place + len(block)] = block
+    return whole
+
+
+def test_v_forms():
+    every = range(RANKS)
+
+    def rank(comm):
+        me, mine = comm.rank, ragged(comm.rank, comm.rank)
+        recv = np.full(6, -1, np.int32)
+        assert comm.all_gather_v(mine, recv, COUNTS, PLACES) is recv
+        assert np.array_equal(recv, spread([ragged(r, r) for r in every]))
+        recv = np.zeros(5, np.int32)
+        comm.all_gather_v(mine, recv, COUNTS)
+        assert np.array_equal(recv, np.concatenate([ragged(r, r) for r in every]))
+        own = np.zeros(COUNTS[me], np.int32)
+        comm.reduce_scatter_v(spread([ragged(me, r) for r in every]), own, COUNTS, PLACES, "max")
+        assert np.array_equal(own, ragged(RANKS - 1, me))
+        taken = np.zeros(RANKS * COUNTS[me], np.int32)
+        comm.all_to_all_v(spread([ragged(me, r) for r in every]), taken, COUNTS, [COUNTS[me]] * RANKS, PLACES)
+        assert np.array_equal(taken, np.concatenate([ragged(r, me) for r in every]))
+        recv = np.full(6, -1, np.int32) if me == 1 else None
+        assert comm.gather_v(mine, recv, COUNTS, PLACES, root=1) is recv
+        assert me != 1 or np.array_equal(recv, spread([ragged(r, r) for r in every]))
+        comm.scatter_v(spread([ragged(2, r) for r in every]) if me == 2 else None, own, COUNTS, PLACES, root=2)
+        assert np.array_equal(own, ragged(2, me))
+        with tutti.group():
+            comm.all_gather_v(mine + 0, taken := np.zeros(5, np.int32), list(COUNTS))
+            comm.gather_v(mine + 0, recv, COUNTS, PLACES, root=1)
+        assert np.array_equal(taken, np.concatenate([ragged(r, r) for r in every]))
+        for wrong in (lambda: comm.all_gather_v(mine, np.zeros(4, np.int32), COUNTS),
+                      lambda: comm.all_gather_v(mine, np.zeros(9, np.int32), COUNTS, [8, 0, 0]),
+                      lambda: comm.all_gather_v(mine, np.zeros(9, np.int32), COUNTS[1:]),
+                      lambda: comm.all_gather_v(mine, np.zeros(9, np.int32), [-1, 0, 3]),
+                      lambda: comm.all_gather_v(mine, np.zeros(5), COUNTS),
+                      lambda: comm.reduce_scatter_v(np.zeros(5), np.zeros(4), COUNTS)):
+            with pytest.raises(tutti.InvalidError):
+                wrong()
+
+    on_threads(RANKS, rank)
+
+
 @pytest.mark.parametrize("root", range(RANKS))
 def test_rooted(root):
     def rank(comm):
