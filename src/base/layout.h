@@ -46,6 +46,9 @@ enum {
     LAYOUT_POSTS = 32, /* announcements of one rank, and verdicts, that may be unread */
 };
 
+/* In `order` of a message of a process group: this bit and the kind of the message. */
+#define LAYOUT_GROUP_ORDER (UINT64_C(1) << 63)
+
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
 
 /* What travels with every operation (promise 4). */
@@ -81,8 +84,8 @@ struct layout_small_message {
  * header's line, a longer one lies in the owner's place for it: cpu/transport/pair.h. */
 struct layout_message {
     struct layout_header header;
-    uint64_t order; /* number of the collective; 0 of a send */
-    uint64_t reserved;
+    uint64_t order; /* number of the collective; 0 of a send; or of a process group's */
+    uint64_t id;    /* of a process group's message: the group's own */
     unsigned char payload[LAYOUT_MESSAGE_BYTES];
 };
 

@@ -77,6 +77,34 @@ void cpu_group_free(struct cpu_group *group);
 enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group);
 /* Whom waits of the caller's operations call from now on; NULL: nobody. */
 void cpu_group_set_progress(struct cpu_group *group, int (*progress)(void *context), void *context);
+
+/* A message of a process group to another rank. Messages of a pair arrive in order. By the caller
+ * of operations. */
+struct cpu_message {
+    uint64_t kind; /* these three are the process group's own; kind: below 2^63 */
+    uint64_t id;
+    uint64_t signature;
+    uint32_t parameter;
+};
+
+/* The bytes that a message may have. */
+size_t cpu_message_most(const struct cpu_group *group);
+/* Sends a message. Returns false, with nothing done, if the peer has not taken the fourth message
+ * before it. */
+bool cpu_message_send(struct cpu_group *group, int to, const struct cpu_message *message,
+                      const void *data, size_t bytes);
+/* Returns the next message from a rank; false if there is none, or a collective's lies before it.
+ */
+bool cpu_message_next(struct cpu_group *group, int from, struct cpu_message *message);
+/* Its data, if it was sent with that many bytes. */
+const void *cpu_message_data(struct cpu_group *group, int from, size_t bytes);
+/* It has been read. */
+void cpu_message_taken(struct cpu_group *group, int from);
+/* What a collective calls that finds a process group's message from a rank in its way. take()
+ * returns false if it cannot take the message now. */
+void cpu_group_set_messages(struct cpu_group *group, bool (*take)(void *context, int from),
+                            void *context);
+
 /* Local. Peers that still need this rank are told. */
 void cpu_group_close(struct cpu_group *group);
 

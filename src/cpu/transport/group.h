@@ -25,6 +25,8 @@ struct cpu_group {
     int yields;                     /* yields until it sleeps */
     int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
     void *progress_context;
+    bool (*take_message)(void *context, int from); /* a process group's: cpu/group.h; or NULL */
+    void *take_message_context;
     bool oversubscribed;
     bool membarrier; /* see bell.c */
     const struct reduce_isa *isa;

@@ -11,6 +11,9 @@
  * publishes it with the signature in its log, so that a rank that waits in vain sees what the
  * others have called. The number is in their messages, too: a message that no rank took is not
  * taken for a later one.
+ *
+ * A process group sends messages of its own between those of collectives (message.c). A rank inside
+ * a collective that finds one takes it first.
  */
 #ifndef TUTTI_CPU_PAIR_H
 #define TUTTI_CPU_PAIR_H
@@ -78,19 +81,32 @@ static inline uint64_t message_order(const struct cpu_group *group, const struct
     return rank_set_empty(request->subset) ? group->op.sequence : 0;
 }
 
-/* Sends the next message; its place is free. `signature`: of a v-form, that of the block. */
+/* Where the next message to a rank, or to all, lies. */
+static inline struct layout_message *message_next(struct cpu_group *group, int to)
+{
+    return message_place(group, group->rank, to, group->op.sent[to]);
+}
+
+/* Sends the next message; its place is free, and the order is there. */
+static inline void message_post(struct cpu_group *group, int to, const void *data, size_t bytes,
+                                uint64_t signature, uint32_t parameter)
+{
+    const uint64_t number = group->op.sent[to]++;
+    struct layout_header *header = &message_place(group, group->rank, to, number)->header;
+    if (bytes)
+        group->isa->copy(message_data(group, group->rank, to, number, bytes), data, bytes);
+    header->signature = signature;
+    header->parameter = parameter;
+    order_store_release_u32(&header->number, message_number(number)); /* X1 pairs A1 */
+    bell_ring_if_heard(group);
+}
+
+/* `signature`: of a v-form, that of the block. */
 static inline void message_send(struct cpu_group *group, int to, const unsigned char *data,
                                 size_t bytes, uint64_t signature, const struct request *request)
 {
-    const uint64_t number = group->op.sent[to]++;
-    struct layout_message *message = message_place(group, group->rank, to, number);
-    message->order = message_order(group, request);
-    if (bytes)
-        group->isa->copy(message_data(group, group->rank, to, number, bytes), data, bytes);
-    message->header.signature = signature;
-    message->header.parameter = request->parameter;
-    order_store_release_u32(&message->header.number, message_number(number)); /* X1 pairs A1 */
-    bell_ring_if_heard(group);
+    message_next(group, to)->order = message_order(group, request);
+    message_post(group, to, data, bytes, signature, request->parameter);
 }
 
 /* The count of messages of a way that this rank has read. */
@@ -98,6 +114,12 @@ static inline uint64_t *messages_read(struct cpu_group *group, int from, bool to
 {
     return &(to_all ? group->op.heard : group->op.received)[from];
 }
+
+/* The next message has arrived and is not the one that is expected. Takes it if it is a process
+ * group's, and returns whether the expected one follows; leaves it if another call of the group of
+ * calls may be the one to take it; else the operation has failed. */
+bool message_other(struct cpu_group *group, struct cpu_op *op, int from, bool to_all,
+                   uint64_t signature, const struct request *request);
 
 /* Whether the next message of that way is there. If not, the step returns op_stopped(). */
 static inline bool message_arrived(struct cpu_group *group, struct cpu_op *op, int from,
@@ -108,16 +130,12 @@ static inline bool message_arrived(struct cpu_group *group, struct cpu_op *op, i
         message_place(group, from, to_all ? from : group->rank, number);
     if (!word_arrived(op, from, &message->header.number, message_number(number)))
         return false;
-    /* Another operation that runs may be the one to take it. */
-    if (__builtin_expect(group->op.calls > 1, 0) && message->order != message_order(group, request))
-        return false;
-    if (__builtin_expect(message->header.signature == signature &&
-                             message->header.parameter == request->parameter &&
-                             message->order == message_order(group, request),
-                         1))
-        return true;
-    op->status = wait_message_mismatch(group, from, message, signature, request);
-    return false;
+    return __builtin_expect(message->header.signature == signature &&
+                                message->header.parameter == request->parameter &&
+                                message->order == message_order(group, request),
+                            1)
+               ? true
+               : message_other(group, op, from, to_all, signature, request);
 }
 
 /* Its data. */

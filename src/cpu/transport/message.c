@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/* Messages of a process group, on the ways of the lane PAIR: pair.h. */
+#include "cpu/transport/pair.h"
+
+size_t cpu_message_most(const struct cpu_group *group)
+{
+    return message_bytes(group, false);
+}
+
+bool cpu_message_send(struct cpu_group *group, int to, const struct cpu_message *message,
+                      const void *data, size_t bytes)
+{
+    struct cpu_op op;
+    if (!place_is_free(group, &op, to, false))
+        return false;
+    struct layout_message *place = message_next(group, to);
+    place->order = LAYOUT_GROUP_ORDER | message->kind;
+    place->id = message->id;
+    message_post(group, to, data, bytes, message->signature, message->parameter);
+    return true;
+}
+
+bool cpu_message_next(struct cpu_group *group, int from, struct cpu_message *message)
+{
+    const uint64_t number = *messages_read(group, from, false);
+    const struct layout_message *place = message_place(group, from, group->rank, number);
+    struct cpu_op op;
+    if (!word_arrived(&op, from, &place->header.number, message_number(number)) ||
+        !(place->order & LAYOUT_GROUP_ORDER))
+        return false;
+    *message = (struct cpu_message){.kind = place->order & ~LAYOUT_GROUP_ORDER,
+                                    .id = place->id,
+                                    .signature = place->header.signature,
+                                    .parameter = place->header.parameter};
+    return true;
+}
+
+const void *cpu_message_data(struct cpu_group *group, int from, size_t bytes)
+{
+    return message_peek(group, from, false, bytes);
+}
+
+void cpu_message_taken(struct cpu_group *group, int from)
+{
+    message_release(group, from, false);
+}
+
+void cpu_group_set_messages(struct cpu_group *group, bool (*take)(void *context, int from),
+                            void *context)
+{
+    group->take_message = take;
+    group->take_message_context = context;
+}
+
+bool message_other(struct cpu_group *group, struct cpu_op *op, int from, bool to_all,
+                   uint64_t signature, const struct request *request)
+{
+    const struct layout_message *message = message_place(group, from, to_all ? from : group->rank,
+                                                         *messages_read(group, from, to_all));
+    if (message->order & LAYOUT_GROUP_ORDER && !to_all && group->take_message)
+        return group->take_message(group->take_message_context, from) &&
+               message_arrived(group, op, from, to_all, signature, request);
+    if (group->op.calls > 1 && message->order != message_order(group, request))
+        return false;
+    op->status = wait_message_mismatch(group, from, message, signature, request);
+    return false;
+}
