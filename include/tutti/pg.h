@@ -260,6 +260,43 @@ TUTTI_API enum tutti_status tutti_pg_scatter(tutti_pg_t *pg, const struct tutti_
 TUTTI_API enum tutti_status
 tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tutti_work_t **work);
 
+/* ---- messages -------------------------------------------------------------------------------- */
+
+#define TUTTI_ANY_SOURCE (-1)
+
+/*
+ * Send a tensor to another rank of the group; receive one. A send and a receive match if the tags
+ * are equal, and the sender is the receive's peer or that is TUTTI_ANY_SOURCE. Messages of one
+ * sender, receiver and tag are received in the order of their submission; all others in any order.
+ * No other rank takes part. Messages move while collectives of the group wait for a rank, and have
+ * tags and numbers of their own. What tutti_pg_all_reduce() says of operands, works and failures
+ * holds.
+ *
+ * The elements move in the order in memory. The dtype and the number of elements are equal on both
+ * ranks; otherwise both works end with MISMATCH, and the group goes on. The work of a send is done
+ * when a receive has matched it and the tensor may be reused. So a rank that waits for its send
+ * before it receives, as its peer does, waits for ever; submit both first.
+ *
+ * *Time-out.* If it passes before the operation has been matched, the operation ends with TIMEOUT.
+ * A send whose receive has matched meanwhile may end so, too. Both ends have their own time-outs.
+ * Once data move, the group ends if a rank makes no progress for the time-out.
+ *
+ * - [in] tensor: on the CPU; copied
+ * - [in] peer: another rank of the group
+ *
+ * Returns what tutti_pg_all_reduce() does; DECLINED for CUDA tensors, or if a topology file leaves
+ * two ranks without a link.
+ */
+TUTTI_API enum tutti_status tutti_pg_send(tutti_pg_t *pg, const struct tutti_tensor *tensor,
+                                          int peer, const struct tutti_pg_call_options *options,
+                                          tutti_work_t **work);
+TUTTI_API enum tutti_status tutti_pg_recv(tutti_pg_t *pg, const struct tutti_tensor *tensor,
+                                          int peer, const struct tutti_pg_call_options *options,
+                                          tutti_work_t **work);
+/* The sender of what a receive that is done, or whose callback runs, has received. -1 if it ended
+ * unmatched, and for any other work. */
+TUTTI_API int tutti_work_source(const tutti_work_t *work);
+
 /* ---- sparse tensors -------------------------------------------------------------------------- */
 
 /*
@@ -362,7 +399,8 @@ TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fa
 TUTTI_API const char *tutti_work_title(const tutti_work_t *work);
 /* The collective: all-reduce also for a sparse sum; 0 for a point. */
 TUTTI_API enum tutti_collective tutti_work_collective(const tutti_work_t *work);
-/* The tag, and the number of the operation in its tag, from 1. Both are 0 for a point. */
+/* The tag, and the number of the operation in its tag, from 1; of a message, among all of this
+ * rank. Both are 0 for a point. */
 TUTTI_API uint32_t tutti_work_tag(const tutti_work_t *work);
 TUTTI_API uint64_t tutti_work_sequence(const tutti_work_t *work);
 /* The work's dense tensors, in list order, first those of send, then those of recv, with copies of

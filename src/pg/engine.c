@@ -32,7 +32,7 @@ static struct pg_op *op_of(struct pg_key *key)
 static bool is_busy(const struct tutti_pg *pg)
 {
     return pg->announced.count || pg->to_announce.first || pg->awaiting_input.first ||
-           pg->copying_out.first;
+           pg->copying_out.first || pg->sends.first || pg->receives.first || pg->notes.first;
 }
 
 /* ---- what is recorded ------------------------------------------------------------------------ */
@@ -49,7 +49,7 @@ static void record(struct tutti_pg *pg, struct pg_op *op)
     op->record = pg->comm->recorder.number;
 }
 
-static void complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
+void pg_complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
 {
     struct pg_outcome expired;
     if (op->staging)
@@ -121,13 +121,18 @@ static void fail_group(struct tutti_pg *pg, const struct pg_outcome *fault)
     pg->queue = (struct pg_list){NULL, NULL};
     pthread_mutex_unlock(&pg->lock);
     while ((key = pg_table_take_any(&pg->announced)))
-        complete(pg, op_of(key), &first_fault);
+        pg_complete(pg, op_of(key), &first_fault);
     while ((op = pg_list_take(&pg->to_announce)))
-        complete(pg, op, &first_fault);
+        pg_complete(pg, op, &first_fault);
     while ((op = pg_list_take(&pg->awaiting_input)))
-        complete(pg, op, &first_fault);
+        pg_complete(pg, op, &first_fault);
     while ((op = pg_list_take(&queue)))
-        complete(pg, op, &first_fault);
+        pg_complete(pg, op, &first_fault);
+    pg_messages_drop(pg);
+    while ((op = pg_list_take(&pg->sends)))
+        pg_complete(pg, op, &first_fault);
+    while ((op = pg_list_take(&pg->receives)))
+        pg_complete(pg, op, &first_fault);
 }
 
 static struct pg_outcome outcome_of(const struct tutti_fault *fault)
@@ -172,7 +177,7 @@ static bool complete_copied(struct tutti_pg *pg)
             fail_group(pg, &outcome);
             outcome = pg->fault; /* the first fault; only this thread writes it */
         }
-        complete(pg, op, &outcome);
+        pg_complete(pg, op, &outcome);
     }
     return any;
 }
@@ -193,6 +198,10 @@ static bool take_submitted(struct tutti_pg *pg, bool is_own_thread, bool *stoppi
     pthread_mutex_unlock(&pg->lock);
     const bool any = queue.first != NULL;
     while ((op = pg_list_take(&queue))) {
+        if (pg_is_message(op)) {
+            pg_message_begin(pg, op);
+            continue;
+        }
         const bool waits = op->staging || pg->awaiting_input.first;
         pg_list_append(waits ? &pg->awaiting_input : &pg->to_announce, op);
         if (waits && op->deadline < pg->next_deadline)
@@ -254,7 +263,7 @@ static void run(struct tutti_pg *pg, struct pg_op *op)
         return;
     }
     if (outcome.status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) == TUTTI_OK) {
-        complete(pg, op, &outcome);
+        pg_complete(pg, op, &outcome);
         return;
     }
     pg_table_insert(&pg->announced, &op->key); /* fail_with_comm_fault() completes it */
@@ -278,7 +287,7 @@ static bool handle_verdict(struct tutti_pg *pg)
                                            .peer = verdict.peer,
                                            .expected = verdict.expected,
                                            .seen = verdict.seen};
-        complete(pg, op_of(key), &outcome);
+        pg_complete(pg, op_of(key), &outcome);
     }
     return true;
 }
@@ -337,18 +346,22 @@ static void check_awaiting_input(struct tutti_pg *pg, int64_t now)
 static int64_t check_deadlines(struct tutti_pg *pg)
 {
     struct check check = {.pg = pg, .now = deadline_now()};
+    int stopped = -1; /* a rank that makes no progress */
     if (!pg->progress_at)
         pg->progress_at = check.now;
     if (pg->next_deadline <= check.now) {
         pg->next_deadline = DEADLINE_NEVER;
         pg_table_each(&pg->announced, check_announced, &check);
         check_awaiting_input(pg, check.now);
+        stopped = pg_messages_check(pg, check.now);
     }
     /* These wait for the leader to make room for their announcement. */
     for (const struct pg_op *op = pg->to_announce.first; op; op = op->next)
         check.leader_overdue |= op->deadline < check.now && is_leader_overdue(&check, op->deadline);
-    if (check.leader_overdue) {
-        (void)pg_comm_fail(pg->comm, TUTTI_ERR_TIMEOUT, pg_control_unresponsive_rank(&pg->control));
+    if (check.leader_overdue)
+        stopped = pg_control_unresponsive_rank(&pg->control);
+    if (stopped >= 0) {
+        (void)pg_comm_fail(pg->comm, TUTTI_ERR_TIMEOUT, stopped);
         fail_with_comm_fault(pg);
     }
     if (pg->leader)
@@ -400,7 +413,7 @@ static bool finish_stopping(struct tutti_pg *pg)
     if (pg->direct)
         tutti_comm_abort(pg->direct);
     while ((op = pg_list_take(&pg->copying_out)))
-        complete(pg, op, &aborted);
+        pg_complete(pg, op, &aborted);
     /* The leader may have started an operation meanwhile, which this rank will not run. */
     (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, own);
     fail_group(pg, &aborted);
@@ -428,6 +441,7 @@ static bool step(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
     any |= complete_copied(pg);
     if (pg->leader)
         any |= pg_leader_poll(pg->leader);
+    any |= pg_messages_poll(pg);
     any |= handle_verdict(pg);
     return any;
 }

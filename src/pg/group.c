@@ -92,6 +92,8 @@ void pg_release(struct tutti_pg *pg)
 static void pg_close(struct tutti_pg *pg)
 {
     struct pg_key *key;
+    cpu_group_set_messages(pg->comm->host, NULL, NULL);
+    pg_messages_drop(pg);
     while ((key = pg_table_take_any(&pg->tags)))
         free(key); /* the first member of struct pg_tag */
     cpu_team_destroy(pg->copy_thread);
@@ -121,10 +123,12 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
     } else if (status == TUTTI_OK) {
         cuda_stage_open_current(made->stage);
     }
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK) {
+        pg_messages_open(made);
         status = thread_start(&made->thread, pg_engine, made)
                      ? TUTTI_OK
                      : error_errno("%s: pthread_create", call);
+    }
     if (status == TUTTI_OK) {
         comm->service = COMM_SERVES;
         cpu_group_set_progress(comm->host, NULL, NULL); /* the engine waits, not the caller */

@@ -100,6 +100,8 @@ static void append_operation(struct text *text, const struct layout_operation *o
     if (what.collective == TUTTI_COLLECTIVE_BARRIER)
         return;
     append_call(text, operation, &what);
+    if (what.collective == TUTTI_COLLECTIVE_SEND || what.collective == TUTTI_COLLECTIVE_RECV)
+        return;
     if (operation->format == LAYOUT_LISTS) {
         if (dims == 2)
             APPEND(text, " from rank %" PRId64 " to rank %" PRId64, operation->sizes[0],
@@ -133,6 +135,12 @@ static void append_timeout(struct text *text, const struct pg_outcome *outcome)
                "rank %d does not go on, noticed by rank %d at its time-out: find out what rank %d "
                "does; then create a new communicator and group",
                peer, rank, peer);
+    else if (peer < 0)
+        APPEND(text,
+               "no rank had sent it when the time-out passed on rank %d: find out what the others "
+               "do, or raise timeout_ms in the options of the call, else of the group, else of its "
+               "communicator; the group goes on",
+               rank);
     else if (peer == rank)
         APPEND(
             text,

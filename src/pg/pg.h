@@ -69,6 +69,22 @@ struct pg_operand {
     int blocks;
 };
 
+/* A message that is to be sent, or an announcement that has come and matches no receive yet; its
+ * data follow, if they have come with it: message.c. */
+struct pg_note {
+    struct pg_note *next;
+    struct pg_op *op; /* whose part it is, or NULL */
+    int peer;
+    uint32_t kind;
+    uint32_t tag;
+    uint64_t id; /* of the send: unique among the sender's */
+    uint64_t signature;
+};
+
+struct pg_notes {
+    struct pg_note *first, *last;
+};
+
 /* An operation of a group; it is a work. The engine holds one reference, the caller's handle
  * another. */
 struct pg_op {
@@ -98,6 +114,14 @@ struct pg_op {
     struct pg_staging *staging;   /* NULL: the tensors are in host memory */
     struct pg_tag *tag_state;
     bool input_late; /* the time-out passed before the input was ready */
+    /* Of a message: */
+    uint64_t id;         /* as in struct pg_note */
+    size_t moved;        /* bytes that have been sent, or received */
+    uint32_t source;     /* of a receive that has been matched: 1 + the sender */
+    bool is_announced;   /* of a send */
+    bool is_short;       /* the announcement had the data */
+    bool is_moving;      /* both ranks have it, and the data move */
+    struct pg_note note; /* of a send */
     /* op_make() does not set the fields from here on. `outcome` is valid once the operation is
      * done; after a success only its status is. */
     struct pg_outcome outcome;
@@ -146,6 +170,7 @@ struct tutti_pg {
     struct pg_list queue;
     struct pg_table tags;
     bool stopping;
+    uint64_t submitted_messages;
     uint32_t staged; /* 1: there has been an operation on CUDA tensors */
     bool has_failed; /* the group has ended; `fault` says how */
     struct pg_outcome fault;
@@ -155,18 +180,23 @@ struct tutti_pg {
 
     uint32_t stepping; /* 1: a thread steps the engine; release H9 */
     /* Used only by the thread that steps the engine: */
-    bool helped;                   /* a waiting thread has handled all events up to now */
-    struct pg_list awaiting_input; /* wait for their input, or behind one that does */
-    uint64_t scan;                 /* the number of the last scan of that list */
-    struct pg_list to_announce;    /* not announced yet: the control ring is full */
-    struct pg_table announced;     /* announced, and the verdict is pending */
-    struct pg_list copying_out;    /* done, except for copies to the device */
-    struct pg_leader *leader;      /* of rank 0 only */
-    int64_t next_deadline;         /* the earliest deadline of the operations that are not done */
-    int64_t peers_checked_at;      /* when the thread last checked that all processes live */
-    int64_t progress_at; /* the first time read after the last operation ended; 0: none yet */
-    int64_t stop_at;     /* when a stopping group gives up its operations; 0: it does not stop */
-    float *widened;      /* part.c: partial results; blocks.c: blocks of lists */
+    bool helped;                    /* a waiting thread has handled all events up to now */
+    struct pg_list awaiting_input;  /* wait for their input, or behind one that does */
+    uint64_t scan;                  /* the number of the last scan of that list */
+    struct pg_list to_announce;     /* not announced yet: the control ring is full */
+    struct pg_table announced;      /* announced, and the verdict is pending */
+    struct pg_list copying_out;     /* done, except for copies to the device */
+    struct pg_list sends, receives; /* messages that are not done */
+    struct pg_notes notes;          /* to be sent */
+    struct pg_notes unmatched;      /* announcements that match no receive yet, as they came */
+    uint64_t messages;              /* the last send's id */
+    uint32_t short_unmatched[LAYOUT_RANKS]; /* announcements with data that a peer may keep */
+    struct pg_leader *leader;               /* of rank 0 only */
+    int64_t next_deadline;    /* the earliest deadline of the operations that are not done */
+    int64_t peers_checked_at; /* when the thread last checked that all processes live */
+    int64_t progress_at;      /* the first time read after the last operation ended; 0: none yet */
+    int64_t stop_at; /* when a stopping group gives up its operations; 0: it does not stop */
+    float *widened;  /* part.c: partial results; blocks.c: blocks of lists */
     struct sparse_worker worker;
     struct pg_share *share;
     struct pg_bounce bounce;
@@ -254,7 +284,18 @@ enum tutti_status pg_tensor_describe(const void *tensor, enum tutti_device *devi
                                      struct coll_args *args, struct layout_operation *operation);
 /* The number of elements of a tensor that has been described. */
 size_t pg_elements(const struct tutti_tensor *tensor);
-/* "NAME of [pairs x ]elements dtype[, op][, root N]". */
+/* struct pg_call's `check` and `fill` for dense tensors of one layout. */
+enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const struct pg_call *call,
+                                  const void *list, int index, const struct coll_args *what);
+void pg_tensors_fill(struct pg_op *op, const struct pg_lists *lists);
+#define PG_TENSORS_CALL(call_name, which, read_fn)                                                 \
+    {                                                                                              \
+        .name = call_name, .collective = which, .type = "tutti_tensor",                            \
+        .tensor_bytes = sizeof(struct tutti_tensor),                                               \
+        .more_bytes = TUTTI_MAX_DIMS * sizeof(int64_t), .read = read_fn,                           \
+        .describe = pg_tensor_describe, .check = pg_tensor_check, .fill = pg_tensors_fill          \
+    }
+/* "NAME of [pairs x ]elements dtype[, op][, root N][ to rank N][ from rank N]". */
 void pg_title_make(struct pg_op *op, int pairs);
 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
@@ -319,6 +360,24 @@ void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pai
 /* Run a collective on CPU tensors other than an all-reduce, together with all ranks. */
 void pg_blocks_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
 
+/* ---- message.c ------------------------------------------------------------------------------- */
+
+static inline bool pg_is_message(const struct pg_op *op)
+{
+    return coll_rows[op->work.collective].peer == COLL_PARTNER;
+}
+
+void pg_messages_open(struct tutti_pg *pg);
+/* A send or receive has been submitted. */
+void pg_message_begin(struct tutti_pg *pg, struct pg_op *op);
+/* Take what has come, send what there is room for. Return whether there was anything. */
+bool pg_messages_poll(struct tutti_pg *pg);
+/* End the messages whose time-out has passed. Return the rank that has stopped inside one, or -1.
+ */
+int pg_messages_check(struct tutti_pg *pg, int64_t now);
+/* The group has ended: forget what is to be sent, and what has come. */
+void pg_messages_drop(struct tutti_pg *pg);
+
 /* ---- sparse_run.c ---------------------------------------------------------------------------- */
 
 /* The caller's stream has reached the call: enqueue the copies of all entries to the host. The
@@ -332,6 +391,8 @@ void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
 /* The main function of the group's thread. The argument is the group. It returns once the group
  * stops. */
 void *pg_engine(void *argument);
+/* Complete an operation that is in no list of the engine's any more. */
+void pg_complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome);
 /* A thread that waits for the operation does the work of the group's thread, if that does not. It
  * stops once the operation is done, or when it has polled for long. Return whether the operation is
  * done. Not for groups that have had CUDA tensors: their calls of CUDA are the group's thread's. */

@@ -168,12 +168,8 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct pg_call
 /* ---- submission ------------------------------------------------------------------------------ */
 
 /* The caller holds the group's lock. */
-static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
+static enum tutti_status number_in_tag(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
-    if (pg->has_failed)
-        return pg_outcome_report(&pg->fault, NULL, pg->list);
-    if (pg->stopping)
-        return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
     struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, 0);
     if (!tag) {
         tag = calloc(1, sizeof *tag);
@@ -184,6 +180,23 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
     }
     op->tag_state = tag;
     op->key.sequence = op->work.sequence = ++tag->sequence;
+    return TUTTI_OK;
+}
+
+/* The same. */
+static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
+{
+    if (pg->has_failed)
+        return pg_outcome_report(&pg->fault, NULL, pg->list);
+    if (pg->stopping)
+        return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
+    enum tutti_status status = TUTTI_OK;
+    if (pg_is_message(op)) /* numbered apart: other ranks may have others */
+        op->key.sequence = op->work.sequence = ++pg->submitted_messages;
+    else
+        status = number_in_tag(pg, name, op);
+    if (status != TUTTI_OK)
+        return status;
     if (op->staging)
         order_store_relaxed_u32(&pg->staged, 1);
     pg_list_append(&pg->queue, op);

@@ -99,8 +99,8 @@ enum tutti_status pg_tensor_describe(const void *given, enum tutti_device *devic
 }
 
 /* Check where the data is: on the device, and disjoint from earlier tensors. */
-static enum tutti_status check(const struct tutti_pg *pg, const struct pg_call *call,
-                               const void *list, int index, const struct coll_args *what)
+enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const struct pg_call *call,
+                                  const void *list, int index, const struct coll_args *what)
 {
     const struct tutti_tensor *tensors = list, *tensor = &tensors[index];
     struct coll_args args = *what;
@@ -171,10 +171,17 @@ void pg_title_make(struct pg_op *op, int pairs)
     if (op->args.op)
         to = stpcpy(stpcpy(to, ", "), tutti_op_name(op->args.op));
     if (coll_is_rooted(op->work.collective))
-        *put_number(stpcpy(to, ", root "), (size_t)op->args.peer) = 0;
+        to = put_number(stpcpy(to, ", root "), (size_t)op->args.peer);
+    if (pg_is_message(op)) {
+        to = stpcpy(to, op->work.collective == TUTTI_COLLECTIVE_SEND ? " to " : " from ");
+        to = op->args.peer == TUTTI_ANY_SOURCE
+                 ? stpcpy(to, "any rank")
+                 : put_number(stpcpy(to, "rank "), (size_t)op->args.peer);
+    }
+    *to = 0;
 }
 
-static void fill(struct pg_op *op, const struct pg_lists *lists)
+void pg_tensors_fill(struct pg_op *op, const struct pg_lists *lists)
 {
     const int count = lists->count[0];
     tensors_copy(op, lists->list[0], count);
@@ -190,15 +197,8 @@ enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor 
                                       const struct tutti_pg_call_options *options,
                                       tutti_work_t **work)
 {
-    static const struct pg_call call = {.name = "tutti_pg_all_reduce",
-                                        .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
-                                        .type = "tutti_tensor",
-                                        .tensor_bytes = sizeof *tensors,
-                                        .more_bytes = TUTTI_MAX_DIMS * sizeof *tensors->strides,
-                                        .read = pg_list_read,
-                                        .describe = pg_tensor_describe,
-                                        .check = check,
-                                        .fill = fill};
+    static const struct pg_call call =
+        PG_TENSORS_CALL("tutti_pg_all_reduce", TUTTI_COLLECTIVE_ALL_REDUCE, pg_list_read);
     const struct coll_args args = {.op = reduction};
     return pg_submit(pg, &call, &(struct pg_lists){{tensors}, {count}}, &args, options, work);
 }

@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Messages: send and receive. They go from rank to rank, not through the leader, as messages of the
+ * communicator's lane PAIR between those of its collectives (cpu/transport/message.c).
+ *
+ *     sender                                     receiver
+ *     ANNOUNCED (tag, dtype, count)         ->   match with a receive, or keep the announcement
+ *     DATA, a piece each                    <-   GO
+ *     the same with the data, if short      ->   match, or keep both
+ *     done                                  <-   TAKEN
+ *     MISMATCH                              <-   REFUSED (dtype, count): the receive is MISMATCH
+ * too WITHDRAWN: the time-out has passed    ->   drop the announcement, or end the receive
+ *
+ * Announcements of a pair arrive in order, and both lists are searched from their beginning. So
+ * messages of one pair and tag do not overtake each other. An announcement is kept in as much
+ * memory as the send that waits for it has; with data at most SHORT_UNMATCHED of each sender.
+ *
+ * A note is a message that is not sent yet: it waits for a place on the way to its peer.
+ */
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/order.h"
+#include "base/signature.h"
+#include "cpu/group.h"
+#include "pg/pg.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT_BYTES = 1024, SHORT_UNMATCHED = 16, RETRY_MS = 50 };
+
+enum kind { ANNOUNCED = 1, ANNOUNCED_SHORT, GO, TAKEN, REFUSED, DATA, WITHDRAWN };
+
+static size_t bytes_of(const struct pg_op *op)
+{
+    return op->args.count * dtype_bytes(op->args.dtype);
+}
+
+static bool is_send(const struct pg_op *op)
+{
+    return op->work.collective == TUTTI_COLLECTIVE_SEND;
+}
+
+static void note_append(struct pg_notes *notes, struct pg_note *note)
+{
+    note->next = NULL;
+    if (notes->first)
+        notes->last->next = note;
+    else
+        notes->first = note;
+    notes->last = note;
+}
+
+static void note_remove(struct pg_notes *notes, const struct pg_note *note)
+{
+    struct pg_note *next = notes->first;
+    notes->first = NULL;
+    for (struct pg_note *other; (other = next);) {
+        next = other->next;
+        if (other != note)
+            note_append(notes, other);
+    }
+}
+
+static void op_remove(struct pg_list *list, struct pg_op *op)
+{
+    struct pg_list rest = {NULL, NULL};
+    for (struct pg_op *other; (other = pg_list_take(list));)
+        if (other != op)
+            pg_list_append(&rest, other);
+    *list = rest;
+}
+
+static void finish(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
+{
+    op_remove(is_send(op) ? &pg->sends : &pg->receives, op);
+    pg_complete(pg, op, outcome);
+}
+
+static void finish_well(struct tutti_pg *pg, struct pg_op *op)
+{
+    finish(pg, op, &(struct pg_outcome){.rank = pg->control.rank, .peer = -1});
+}
+
+static void finish_mismatch(struct tutti_pg *pg, struct pg_op *op, int peer, uint64_t signature)
+{
+    struct pg_outcome outcome = {.status = TUTTI_ERR_MISMATCH,
+                                 .rank = pg->control.rank,
+                                 .peer = peer,
+                                 .expected = op->operation,
+                                 .seen = op->operation};
+    outcome.seen.signature = signature;
+    finish(pg, op, &outcome);
+}
+
+/* ---- what is sent ---------------------------------------------------------------------------- */
+
+static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
+{
+    struct pg_op *op = note->op;
+    const size_t bytes = bytes_of(op);
+    op->is_short = !bytes || (bytes <= SHORT_BYTES && bytes <= cpu_message_most(pg->comm->host) &&
+                              pg->short_unmatched[note->peer] < SHORT_UNMATCHED);
+    const struct cpu_message message = {op->is_short ? ANNOUNCED_SHORT : ANNOUNCED, note->id,
+                                        note->signature, note->tag};
+    op->is_announced = cpu_message_send(pg->comm->host, note->peer, &message, op->tensors[0].data,
+                                        op->is_short ? bytes : 0);
+    pg->short_unmatched[note->peer] += op->is_announced && op->is_short;
+    return op->is_announced;
+}
+
+/* Send pieces while there are places. Return whether that was all; then the operation, whose note
+ * this is, has ended. */
+static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any)
+{
+    struct pg_op *op = note->op;
+    const size_t most = cpu_message_most(pg->comm->host), bytes = bytes_of(op);
+    const struct cpu_message message = {DATA, note->id, 0, 0};
+    while (op->moved < bytes) {
+        const size_t left = bytes - op->moved, piece = left < most ? left : most;
+        if (!cpu_message_send(pg->comm->host, note->peer, &message,
+                              (const char *)op->tensors[0].data + op->moved, piece))
+            return false;
+        *any = true;
+        op->moved += piece;
+        op->deadline = deadline_after(op->timeout_ms);
+    }
+    finish_well(pg, op);
+    return true;
+}
+
+/* Return whether the note is done with. *any: something was sent. */
+static bool note_send(struct tutti_pg *pg, struct pg_note *note, bool *any)
+{
+    if (note->kind == DATA)
+        return data_send(pg, note, any);
+    if (note->kind == ANNOUNCED)
+        return *any = announcement_send(pg, note);
+    const struct cpu_message message = {note->kind, note->id, note->signature, note->tag};
+    *any = cpu_message_send(pg->comm->host, note->peer, &message, NULL, 0);
+    if (*any)
+        free(note);
+    return *any;
+}
+
+/* Send what there are places for. What goes to one peer stays in order, but for data, which let all
+ * else pass. */
+static bool notes_send(struct tutti_pg *pg)
+{
+    struct rank_set full = rank_set_none, notified = rank_set_none;
+    struct pg_notes data = {NULL, NULL};
+    struct pg_note *note, *next = pg->notes.first;
+    pg->notes.first = NULL;
+    while ((note = next)) {
+        bool any = false;
+        const int peer = note->peer;
+        next = note->next;
+        if (rank_set_has(full, peer) || !note_send(pg, note, &any)) {
+            rank_set_add(&full, peer);
+            note_append(note->kind == DATA ? &data : &pg->notes, note);
+        }
+        if (any)
+            rank_set_add(&notified, peer);
+    }
+    for (note = data.first; note; note = next) {
+        next = note->next;
+        note_append(&pg->notes, note);
+    }
+    for (int r = rank_set_next(notified, -1); r >= 0; r = rank_set_next(notified, r))
+        pg_control_notify(pg->control.rings[r]);
+    return !rank_set_empty(notified);
+}
+
+/* ---- matching -------------------------------------------------------------------------------- */
+
+static bool matches(const struct pg_op *op, const struct pg_note *note)
+{
+    return op->key.tag == note->tag &&
+           (op->args.peer == note->peer || op->args.peer == TUTTI_ANY_SOURCE);
+}
+
+/* A receive, which is in the list, and an announcement, which is in none, belong together. */
+static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
+{
+    const struct tutti_signature sent = signature_unpack(note->signature, 0);
+    const int peer = note->peer;
+    const uint64_t signature = note->signature;
+    order_store_relaxed_u32(&op->source, (uint32_t)peer + 1);
+    const bool same = sent.dtype == op->args.dtype && sent.count == op->args.count;
+    note->signature = op->operation.signature;
+    if (!same) {
+        note->kind = REFUSED;
+    } else if (note->kind == ANNOUNCED_SHORT) {
+        note->kind = TAKEN;
+        if (bytes_of(op))
+            pg->comm->isa->copy(op->tensors[0].data, note + 1, bytes_of(op));
+    } else {
+        note->kind = GO;
+        op->id = note->id;
+        op->is_moving = true;
+        op->deadline = deadline_after(op->timeout_ms);
+    }
+    const bool moves = note->kind == GO;
+    note_append(&pg->notes, note);
+    if (!same)
+        finish_mismatch(pg, op, peer, signature);
+    else if (!moves)
+        finish_well(pg, op);
+}
+
+void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
+{
+    if (op->deadline < pg->next_deadline)
+        pg->next_deadline = op->deadline;
+    if (is_send(op)) {
+        op->id = ++pg->messages;
+        op->note = (struct pg_note){.peer = op->args.peer,
+                                    .kind = ANNOUNCED,
+                                    .id = op->id,
+                                    .tag = op->key.tag,
+                                    .signature = op->operation.signature,
+                                    .op = op};
+        pg_list_append(&pg->sends, op);
+        note_append(&pg->notes, &op->note);
+        return;
+    }
+    pg_list_append(&pg->receives, op);
+    for (struct pg_note *note = pg->unmatched.first; note; note = note->next)
+        if (matches(op, note)) {
+            note_remove(&pg->unmatched, note);
+            match(pg, op, note);
+            return;
+        }
+}
+
+/* ---- what arrives ---------------------------------------------------------------------------- */
+
+static struct pg_op *find(const struct pg_list *list, int peer, uint64_t id)
+{
+    struct pg_op *op = list->first;
+    while (op && (op->id != id || (is_send(op) ? op->args.peer != peer || !op->is_announced
+                                               : !op->is_moving || (int)op->source - 1 != peer)))
+        op = op->next;
+    return op;
+}
+
+/* Return false if there is no memory: the message stays where it is. */
+static bool announcement_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
+{
+    const struct tutti_signature sent = signature_unpack(message->signature, 0);
+    const size_t bytes = sent.count * dtype_bytes(sent.dtype);
+    const bool is_short = message->kind == ANNOUNCED_SHORT && bytes <= SHORT_BYTES;
+    struct pg_note *note = malloc(sizeof *note + (is_short ? bytes : 0));
+    if (!note)
+        return false;
+    *note = (struct pg_note){.peer = from,
+                             .kind = is_short ? ANNOUNCED_SHORT : ANNOUNCED,
+                             .id = message->id,
+                             .tag = message->parameter,
+                             .signature = message->signature};
+    if (is_short && bytes)
+        memcpy(note + 1, cpu_message_data(pg->comm->host, from, bytes), bytes);
+    cpu_message_taken(pg->comm->host, from);
+    for (struct pg_op *op = pg->receives.first; op; op = op->next)
+        if (!op->is_moving && matches(op, note)) {
+            match(pg, op, note);
+            return true;
+        }
+    note_append(&pg->unmatched, note);
+    return true;
+}
+
+static void data_take(struct tutti_pg *pg, int from, uint64_t id)
+{
+    struct pg_op *op = find(&pg->receives, from, id);
+    if (op) {
+        const size_t left = bytes_of(op) - op->moved, most = cpu_message_most(pg->comm->host);
+        const size_t piece = left < most ? left : most;
+        pg->comm->isa->copy((char *)op->tensors[0].data + op->moved,
+                            cpu_message_data(pg->comm->host, from, piece), piece);
+        op->moved += piece;
+        op->deadline = deadline_after(op->timeout_ms);
+    }
+    cpu_message_taken(pg->comm->host, from);
+    pg_control_notify(pg->control.rings[from]);
+    if (op && op->moved == bytes_of(op))
+        finish_well(pg, op);
+}
+
+/* The receiver has answered the announcement of a send. */
+static void answer_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
+{
+    struct pg_op *op = find(&pg->sends, from, message->id);
+    cpu_message_taken(pg->comm->host, from);
+    if (!op || op->is_moving)
+        return;
+    pg->short_unmatched[from] -= op->is_short;
+    if (message->kind == TAKEN) {
+        finish_well(pg, op);
+    } else if (message->kind == REFUSED) {
+        finish_mismatch(pg, op, from, message->signature);
+    } else {
+        op->is_moving = true;
+        op->deadline = deadline_after(op->timeout_ms);
+        op->note.kind = DATA;
+        note_append(&pg->notes, &op->note);
+    }
+}
+
+static void withdrawal_take(struct tutti_pg *pg, int from, uint64_t id)
+{
+    const struct pg_outcome late = {
+        .status = TUTTI_ERR_TIMEOUT, .rank = from, .peer = pg->control.rank};
+    struct pg_op *op = find(&pg->receives, from, id);
+    struct pg_note *note = pg->unmatched.first;
+    cpu_message_taken(pg->comm->host, from);
+    while (note && (note->peer != from || note->id != id))
+        note = note->next;
+    note_remove(&pg->unmatched, note);
+    free(note);
+    if (op)
+        finish(pg, op, &late);
+}
+
+/* Take all messages that have come from a rank. Return false if there is none, or no memory. */
+static bool messages_take(void *context, int from)
+{
+    struct tutti_pg *pg = context;
+    struct cpu_message message;
+    bool any = false;
+    for (; cpu_message_next(pg->comm->host, from, &message); any = true) {
+        if (message.kind == ANNOUNCED || message.kind == ANNOUNCED_SHORT) {
+            if (!announcement_take(pg, from, &message))
+                return any;
+        } else if (message.kind == DATA) {
+            data_take(pg, from, message.id);
+        } else if (message.kind == WITHDRAWN) {
+            withdrawal_take(pg, from, message.id);
+        } else {
+            answer_take(pg, from, &message);
+        }
+    }
+    return any;
+}
+
+/* ---- the engine's ---------------------------------------------------------------------------- */
+
+void pg_messages_open(struct tutti_pg *pg)
+{
+    if (pg->comm->rules.paths.all)
+        cpu_group_set_messages(pg->comm->host, messages_take, pg);
+}
+
+bool pg_messages_poll(struct tutti_pg *pg)
+{
+    bool any = false;
+    for (int r = 0; pg->comm->rules.paths.all && r < pg->control.size; r++)
+        if (r != pg->control.rank)
+            any |= messages_take(pg, r);
+    return any | (pg->notes.first && notes_send(pg));
+}
+
+/* End a send whose receiver has not answered. Return false if there is no memory to withdraw it. */
+static bool withdraw(struct tutti_pg *pg, struct pg_op *op)
+{
+    if (!op->is_announced) {
+        note_remove(&pg->notes, &op->note);
+        return true;
+    }
+    struct pg_note *note = malloc(sizeof *note);
+    if (!note)
+        return false;
+    *note = (struct pg_note){.peer = op->args.peer, .kind = WITHDRAWN, .id = op->id};
+    pg->short_unmatched[op->args.peer] -= op->is_short;
+    note_append(&pg->notes, note);
+    return true;
+}
+
+/* Return the rank that has stopped inside a message; -1 if there is none. */
+static int list_check(struct tutti_pg *pg, struct pg_list *list, int64_t now)
+{
+    for (struct pg_op *op = list->first, *next; op; op = next) {
+        const struct pg_outcome late = {
+            .status = TUTTI_ERR_TIMEOUT, .rank = pg->control.rank, .peer = op->args.peer};
+        int64_t next_deadline = op->deadline;
+        next = op->next;
+        if (op->deadline <= now) {
+            if (op->is_moving)
+                return is_send(op) ? op->args.peer : (int)op->source - 1;
+            if (!is_send(op) || withdraw(pg, op)) {
+                finish(pg, op, &late);
+                continue;
+            }
+            next_deadline = now + (int64_t)RETRY_MS * 1000000;
+        }
+        if (next_deadline < pg->next_deadline)
+            pg->next_deadline = next_deadline;
+    }
+    return -1;
+}
+
+int pg_messages_check(struct tutti_pg *pg, int64_t now)
+{
+    const int stopped = list_check(pg, &pg->sends, now);
+    return stopped >= 0 ? stopped : list_check(pg, &pg->receives, now);
+}
+
+static void notes_free(struct pg_notes *notes)
+{
+    for (struct pg_note *note; (note = notes->first);) {
+        notes->first = note->next;
+        if (!note->op)
+            free(note);
+    }
+}
+
+void pg_messages_drop(struct tutti_pg *pg)
+{
+    notes_free(&pg->notes);
+    notes_free(&pg->unmatched);
+}
+
+/* ---- the calls ------------------------------------------------------------------------------- */
+
+static enum tutti_status message_read(const struct tutti_pg *pg, const struct pg_call *call,
+                                      struct pg_lists *lists, struct pg_op *op)
+{
+    const int peer = op->args.peer;
+    const bool any = peer == TUTTI_ANY_SOURCE && call->collective == TUTTI_COLLECTIVE_RECV;
+    const struct tutti_tensor *tensor = lists->list[0];
+    if (!tensor)
+        return error_set(TUTTI_ERR_INVALID, "%s: tensor is NULL", call->name);
+    if (!pg->comm->rules.paths.all || tensor->device == TUTTI_DEVICE_CUDA)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "%s: %s: expected CPU tensors, and links between all ranks", call->name,
+                         tensor->device == TUTTI_DEVICE_CUDA ? "a CUDA tensor"
+                                                             : "the topology file lacks links");
+    if (any) /* any other rank will do for the check */
+        op->args.peer = (pg->comm->rank + 1) % pg->comm->world_size;
+    enum tutti_status status = pg_list_read(pg, call, lists, op);
+    op->args.peer = peer;
+    return status;
+}
+
+static enum tutti_status submit(tutti_pg_t *pg, const struct pg_call *call,
+                                const struct tutti_tensor *tensor, int peer,
+                                const struct tutti_pg_call_options *options, tutti_work_t **work)
+{
+    const struct coll_args args = {.peer = peer};
+    return pg_submit(pg, call, &(struct pg_lists){{tensor}, {1}}, &args, options, work);
+}
+
+enum tutti_status tutti_pg_send(tutti_pg_t *pg, const struct tutti_tensor *tensor, int peer,
+                                const struct tutti_pg_call_options *options, tutti_work_t **work)
+{
+    static const struct pg_call call =
+        PG_TENSORS_CALL("tutti_pg_send", TUTTI_COLLECTIVE_SEND, message_read);
+    return submit(pg, &call, tensor, peer, options, work);
+}
+
+enum tutti_status tutti_pg_recv(tutti_pg_t *pg, const struct tutti_tensor *tensor, int peer,
+                                const struct tutti_pg_call_options *options, tutti_work_t **work)
+{
+    static const struct pg_call call =
+        PG_TENSORS_CALL("tutti_pg_recv", TUTTI_COLLECTIVE_RECV, message_read);
+    return submit(pg, &call, tensor, peer, options, work);
+}
+
+int tutti_work_source(const tutti_work_t *work)
+{
+    if (!work || work->class != &pg_work_class)
+        return -1;
+    const struct pg_op *op = (const struct pg_op *)work;
+    /* Relaxed: a thread that has found the work done sees the value. */
+    return (int)order_load_relaxed_u32(&op->source) - 1;
+}
