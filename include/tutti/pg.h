@@ -213,12 +213,14 @@ TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tut
  * on all ranks. Otherwise the operation ends with MISMATCH, and the group goes on. Of an all-to-all
  * of lists, this includes the length of each block on both of its ranks.
  *
- * - [in] send, send_count, recv, recv_count: at most TUTTI_MAX_TENSORS each. The structs, sizes and
- *   strides are copied. CPU tensors
+ * *CUDA tensors* go through pinned host memory, with streams as in tutti_pg_all_reduce().
+ *
+ * - [in] send, send_count, recv, recv_count: at most TUTTI_MAX_TENSORS each, all on the CPU or all
+ *   on CUDA devices. The structs, sizes and strides are copied
  * - [in] root: a rank of the group
  *
- * Returns what tutti_pg_all_reduce() does; DECLINED for CUDA tensors, or if a topology file leaves
- * two ranks without a link.
+ * Returns what tutti_pg_all_reduce() does; DECLINED if a topology file leaves two ranks without a
+ * link.
  */
 TUTTI_API enum tutti_status tutti_pg_all_gather(tutti_pg_t *pg, const struct tutti_tensor *send,
                                                 int send_count, const struct tutti_tensor *recv,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Runs the collectives that move blocks, on CPU tensors: pair by pair. A pair whose blocks lie side
- * by side on all ranks is one operation of the communicator. Otherwise the blocks of a list go
- * through a buffer, the same piece of each, at the same bounds on all ranks.
+ * Runs the collectives other than the all-reduce, pair by pair. CUDA tensors are staged
+ * (staging.c). Of CPU tensors, a pair whose blocks lie side by side on all ranks is one operation
+ * of the communicator. Otherwise the blocks of a list go through a buffer, the same piece of each,
+ * at the same bounds on all ranks.
  *
  * The tensors of an all-to-all of lists have any lengths. All ranks exchange the lengths first, so
  * that all find a disagreement and no rank waits for bytes that do not come. Then the blocks move
@@ -145,9 +146,12 @@ void pg_blocks_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
     for (; move.pair < (int)op->operation.pairs && status == TUTTI_OK; move.pair++) {
         if (!lists)
             (void)pg_block(op, operand, move.pair, 0, &move.count);
-        status = op->direct ? part_run(&move, first_block(&move, &op->send),
-                                       first_block(&move, &op->recv), move.count)
-                            : pieces_run(&move);
+        if (op->staging && move.count)
+            status = pg_staging_run(pg, op, move.pair, move.count);
+        else
+            status = op->direct ? part_run(&move, first_block(&move, &op->send),
+                                           first_block(&move, &op->recv), move.count)
+                                : pieces_run(&move);
     }
     outcome->status = status;
 }

@@ -292,11 +292,6 @@ static enum tutti_status collective_read(const struct tutti_pg *pg, const struct
     if (coll->peer && (unsigned)op->args.peer >= (unsigned)pg->comm->world_size)
         return coll_explain(call->name, coll, &op->args, COLL_BAD_PEER, pg->comm->rank,
                             pg->comm->world_size, "send");
-    for (int side = 0; side < 2; side++)
-        if (lists->list[side] && lists->count[side] > 0 &&
-            tensor_at(&reading, side, 0)->device == TUTTI_DEVICE_CUDA)
-            return error_set(TUTTI_ERR_DECLINED, "%s: CUDA tensors: expected tensors on the CPU",
-                             call->name);
     if (!pg->comm->rules.paths.all)
         return error_set(TUTTI_ERR_DECLINED,
                          "%s: not all ranks of the topology file are linked: only all-reduces and "

@@ -240,7 +240,7 @@ static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_part part = {.count = op->args.count};
     if (op->staging && part.count)
-        return pg_staging_run(pg, op);
+        return pg_staging_run(pg, op, 0, part.count);
     for (int i = 0; i < op->work.tensor_count; i++)
         part.data[i] = op->tensors[i].data;
     return pg_part_reduce(pg, op, &part);

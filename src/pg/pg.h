@@ -357,7 +357,7 @@ enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
  * differ. */
 void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
                size_t *count);
-/* Run a collective on CPU tensors other than an all-reduce, together with all ranks. */
+/* Run a collective other than an all-reduce, together with all ranks. */
 void pg_blocks_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
 
 /* ---- message.c ------------------------------------------------------------------------------- */

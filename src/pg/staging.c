@@ -13,9 +13,12 @@
  * idle cores, another thread, the copy thread, makes the CUDA calls that start the copies. The
  * pinned block has room for PIECES pieces, or for all if the tensors were copied early.
  *
- * The hosts reduce each piece in the block, or in the bounce buffer, by pg_part_reduce().
- * With one input a rank all ranks map the bounce buffer, which saves two copies of three. If one
- * rank cannot, no rank uses it. It is four pieces long, since a longer one exceeds a core's TLB.
+ * The hosts reduce each piece of an all-reduce in the block, or in the bounce buffer, by
+ * pg_part_reduce(). With one input a rank all ranks map the bounce buffer, which saves two copies
+ * of three. If one rank cannot, no rank uses it. It is four pieces long, since a longer one exceeds
+ * a core's TLB.
+ *
+ * Another collective runs pair by pair, in a block: in place, if both operands were in one memory.
  */
 #include "pg/staging.h"
 
@@ -57,11 +60,14 @@ struct pipe {
     struct tutti_pg *pg;
     struct pg_op *op;
     struct pg_staging *staging;
-    size_t width;             /* bytes of an element */
-    size_t piece;             /* elements of a piece */
-    size_t count;             /* number of pieces */
-    size_t capacity;          /* pieces of each tensor that the block has room for */
-    size_t tensor_bytes;      /* bytes of the block for each tensor */
+    int pair;
+    size_t elements;    /* of a block; of an all-to-all of lists, of the longest one */
+    int places;         /* blocks of a piece in host memory */
+    size_t width;       /* bytes of an element */
+    size_t piece;       /* elements of a piece */
+    size_t count;       /* number of pieces */
+    size_t capacity;    /* pieces for which the block has room */
+    size_t place_bytes; /* bytes of the block for each place of a piece; 0: as many as needed */
     struct pg_bounce *bounce; /* NULL: the pieces go through a block */
     uint64_t first_slot;      /* the slot of the first piece */
     int64_t deadline;
@@ -98,10 +104,16 @@ static enum tutti_status devices_collect(struct pg_staging *staging, const struc
     return TUTTI_OK;
 }
 
+static bool is_all_reduce(const struct pg_op *op)
+{
+    return op->work.collective == TUTTI_COLLECTIVE_ALL_REDUCE;
+}
+
 /* Whether the group's devices can reduce this rank's tensors directly. */
 static bool is_direct(const struct tutti_pg *pg, const struct pg_op *op)
 {
-    return pg->direct && op->work.tensor_count == 1 && op->tensors[0].device_index == pg->device;
+    return pg->direct && is_all_reduce(op) && op->work.tensor_count == 1 &&
+           op->tensors[0].device_index == pg->device;
 }
 
 enum tutti_status pg_staging_begin(const struct tutti_pg *pg, struct pg_op *op,
@@ -182,7 +194,7 @@ void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op)
     struct pg_staging *staging = op->staging;
     size_t bytes = op->args.count * tutti_dtype_size(op->args.dtype), tensor_bytes = aligned(bytes);
     int count = op->work.tensor_count;
-    if (!bytes || bytes > EARLY_BYTES / (size_t)count || op->direct)
+    if (!is_all_reduce(op) || !bytes || bytes > EARLY_BYTES / (size_t)count || op->direct)
         return;
     enum tutti_status status =
         cuda_block_take(pg->stage, tensor_bytes * (size_t)count, &staging->block);
@@ -199,33 +211,64 @@ static size_t slot_offset(const struct pipe *pipe, size_t piece)
     return (pipe->first_slot + piece) % PG_SLOTS * PG_SLOT_BYTES;
 }
 
-/* The address of a piece for copies. */
-static void *piece_at(const struct pipe *pipe, int tensor, size_t piece)
-{
-    if (pipe->bounce)
-        return pipe->bounce->block->memory + slot_offset(pipe, piece);
-    return pipe->staging->block->memory + pipe->tensor_bytes * (size_t)tensor +
-           piece % pipe->capacity * pipe->piece * pipe->width;
-}
-
 static size_t piece_count(const struct pipe *pipe, size_t piece)
 {
-    size_t left = pipe->op->args.count - piece * pipe->piece;
+    size_t left = pipe->elements - piece * pipe->piece;
     return left < pipe->piece ? left : pipe->piece;
+}
+
+/* The address of a place of a piece, for copies. */
+static void *piece_at(const struct pipe *pipe, int place, size_t piece)
+{
+    const size_t bytes =
+        pipe->place_bytes ? pipe->place_bytes : piece_count(pipe, piece) * pipe->width;
+    if (pipe->bounce)
+        return pipe->bounce->block->memory + slot_offset(pipe, piece);
+    return pipe->staging->block->memory +
+           piece % pipe->capacity * (size_t)pipe->places *
+               (pipe->place_bytes ? pipe->place_bytes : pipe->piece * pipe->width) +
+           (size_t)place * bytes;
+}
+
+/* The place of a block of an operand. A block that is alone in its operand has the place of this
+ * rank's block in the other one. */
+static int place_of(const struct pipe *pipe, enum cuda_way way, int block)
+{
+    const struct coll *coll = &coll_rows[pipe->op->work.collective];
+    if (is_all_reduce(pipe->op) || (way == CUDA_WAY_IN ? coll->send_all : coll->recv_all))
+        return block;
+    return coll->send_all || coll->recv_all ? pipe->pg->comm->rank : 0;
+}
+
+static enum tutti_status block_copy(struct pipe *pipe, enum cuda_way way, size_t piece, int block)
+{
+    const struct pg_op *op = pipe->op;
+    const struct pg_operand *operand = way == CUDA_WAY_IN ? &op->send : &op->recv;
+    const int pair = is_all_reduce(op) ? block : pipe->pair, index = is_all_reduce(op) ? 0 : block;
+    const struct tutti_tensor *tensor =
+        &operand->tensors[pair * operand->each + index / operand->blocks];
+    const size_t first = piece * pipe->piece, count = piece_count(pipe, piece);
+    size_t elements;
+    void *host = piece_at(pipe, place_of(pipe, way, block), piece);
+    void *device = (char *)pg_block(op, operand, pair, index, &elements) + first * pipe->width;
+    const size_t left = elements > first ? elements - first : 0,
+                 bytes = (left < count ? left : count) * pipe->width;
+    const bool in = way == CUDA_WAY_IN;
+    return bytes ? cuda_stage_copy(pipe->pg->stage, tensor->device_index, way, in ? host : device,
+                                   in ? device : host, bytes)
+                 : TUTTI_OK;
 }
 
 static enum tutti_status piece_copy(struct pipe *pipe, enum cuda_way way, size_t piece)
 {
     struct pg_staging *staging = pipe->staging;
+    const struct pg_operand *operand = way == CUDA_WAY_IN ? &pipe->op->send : &pipe->op->recv;
+    const int blocks = is_all_reduce(pipe->op) ? operand->count
+                       : operand->count        ? operand->each * operand->blocks
+                                               : 0;
     enum tutti_status status = TUTTI_OK;
-    for (int i = 0; i < pipe->op->work.tensor_count && status == TUTTI_OK; i++) {
-        const struct tutti_tensor *tensor = &pipe->op->tensors[i];
-        void *host = piece_at(pipe, i, piece);
-        void *device = (char *)tensor->data + piece * pipe->piece * pipe->width;
-        bool in = way == CUDA_WAY_IN;
-        status = cuda_stage_copy(pipe->pg->stage, tensor->device_index, way, in ? host : device,
-                                 in ? device : host, piece_count(pipe, piece) * pipe->width);
-    }
+    for (int b = 0; b < blocks && status == TUTTI_OK; b++)
+        status = block_copy(pipe, way, piece, b);
     status = pg_staging_mark(pipe->pg, staging, way, status);
     if (pipe->bounce && way == CUDA_WAY_OUT)
         pipe->bounce->slots[(pipe->first_slot + piece) % PG_SLOTS] =
@@ -326,10 +369,12 @@ void pg_bounce_close(struct tutti_pg *pg)
 /* ---- the operation --------------------------------------------------------------------------- */
 
 /* Return the elements of a piece. The result is the same on all ranks. */
-static size_t piece_elements(const struct pg_op *op)
+static size_t piece_elements(const struct pipe *pipe)
 {
+    const struct pg_op *op = pipe->op;
     size_t bytes = PIECE_BYTES;
-    for (int inputs = op->inputs; inputs > 1; inputs = (inputs + 1) / 2)
+    for (int inputs = is_all_reduce(op) ? op->inputs : pipe->places; inputs > 1;
+         inputs = (inputs + 1) / 2)
         bytes = bytes / 2 > PIECE_LEAST ? bytes / 2 : PIECE_LEAST;
     return bytes / tutti_dtype_size(op->args.dtype);
 }
@@ -444,7 +489,8 @@ static enum tutti_status bounce_choose(struct pipe *pipe)
 {
     struct tutti_pg *pg = pipe->pg;
     const struct cpu_group *host = pg->comm->host;
-    if (pipe->op->inputs > 1 || pg->comm->world_size == 1 || cpu_group_ranks(host)->sparse)
+    if (!is_all_reduce(pipe->op) || pipe->op->inputs > 1 || pg->comm->world_size == 1 ||
+        cpu_group_ranks(host)->sparse)
         return TUTTI_OK;
     team_start(pg);
     if (rank_set_empty(
@@ -461,13 +507,12 @@ static enum tutti_status bounce_choose(struct pipe *pipe)
 
 static enum tutti_status memory_take(struct pipe *pipe)
 {
-    const struct pg_op *op = pipe->op;
     pipe->capacity = pipe->count < PIECES ? pipe->count : PIECES;
-    pipe->tensor_bytes = pipe->capacity * pipe->piece * pipe->width;
     enum tutti_status status = bounce_choose(pipe);
     if (status != TUTTI_OK || pipe->bounce)
         return status;
-    return cuda_block_take(pipe->pg->stage, pipe->tensor_bytes * (size_t)op->work.tensor_count,
+    return cuda_block_take(pipe->pg->stage,
+                           pipe->capacity * (size_t)pipe->places * pipe->piece * pipe->width,
                            &pipe->staging->block);
 }
 
@@ -475,13 +520,19 @@ static enum tutti_status pipe_open(struct pipe *pipe)
 {
     struct pg_staging *staging = pipe->staging;
     const struct pg_op *op = pipe->op;
+    const struct coll *coll = &coll_rows[op->work.collective];
     pipe->width = tutti_dtype_size(op->args.dtype);
-    pipe->piece = piece_elements(op);
-    pipe->count = (op->args.count + pipe->piece - 1) / pipe->piece;
+    pipe->places = is_all_reduce(op)                  ? op->work.tensor_count
+                   : coll->send_all || coll->recv_all ? pipe->pg->comm->world_size
+                                                      : 1;
+    pipe->piece = piece_elements(pipe);
+    pipe->count = (pipe->elements + pipe->piece - 1) / pipe->piece;
+    if (is_all_reduce(op))
+        pipe->place_bytes = pipe->piece * pipe->width;
     pipe->deadline = deadline_after(op->timeout_ms);
     if (staging->copied_early) {
         pipe->capacity = pipe->count;
-        pipe->tensor_bytes = aligned(op->args.count * pipe->width);
+        pipe->place_bytes = aligned(op->args.count * pipe->width);
         for (int p = 0; p < PIECES; p++)
             memcpy(pipe->marks[CUDA_WAY_IN][p], staging->marks[CUDA_WAY_IN],
                    sizeof staging->marks[CUDA_WAY_IN]);
@@ -496,6 +547,18 @@ static enum tutti_status pipe_open(struct pipe *pipe)
     if (pipe->count > 1)
         pipe->copy_thread = pipe->pg->copy_thread;
     return status;
+}
+
+/* Run a piece of another collective. */
+static enum tutti_status piece_run(struct pipe *pipe, size_t piece)
+{
+    const struct pg_op *op = pipe->op;
+    struct coll_args args = op->args;
+    args.send = op->send.count ? piece_at(pipe, place_of(pipe, CUDA_WAY_IN, 0), piece) : NULL;
+    args.recv = op->recv.count ? piece_at(pipe, place_of(pipe, CUDA_WAY_OUT, 0), piece) : NULL;
+    args.count = piece_count(pipe, piece);
+    return comm_run(pipe->pg->comm, op->work.collective, &args, op->timeout_ms,
+                    TUTTI_STREAM_DEFAULT);
 }
 
 static enum tutti_status piece_reduce(struct pipe *pipe, size_t piece)
@@ -514,7 +577,7 @@ static enum tutti_status pipe_run(struct pipe *pipe)
     for (size_t piece = 0; piece < pipe->count && status == TUTTI_OK; piece++) {
         status = piece_await(pipe, CUDA_WAY_IN, piece);
         if (status == TUTTI_OK)
-            status = piece_reduce(pipe, piece);
+            status = (is_all_reduce(pipe->op) ? piece_reduce : piece_run)(pipe, piece);
         if (status == TUTTI_OK)
             status = piece_copy_back(pipe, piece);
     }
@@ -539,10 +602,26 @@ static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
     return pg_staging_mark(pg, op->staging, CUDA_WAY_ACROSS, status);
 }
 
-enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op)
+/* The block of the pair before is free once its copies are done. */
+static enum tutti_status next_pair_begin(struct tutti_pg *pg, const struct pg_op *op)
 {
-    struct pipe pipe = {.pg = pg, .op = op, .staging = op->staging};
-    enum tutti_status status = op->direct ? direct_run(pg, op) : pipe_run(&pipe);
+    struct pg_staging *staging = op->staging;
+    enum tutti_status status = pg_staging_await(
+        pg, staging, CUDA_WAY_OUT, staging->marks[CUDA_WAY_OUT], deadline_after(op->timeout_ms));
+    if (status != TUTTI_OK)
+        return status;
+    cuda_block_give(pg->stage, staging->block);
+    staging->block = NULL;
+    return TUTTI_OK;
+}
+
+enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op, int pair, size_t elements)
+{
+    struct pipe pipe = {
+        .pg = pg, .op = op, .staging = op->staging, .pair = pair, .elements = elements};
+    enum tutti_status status = pair ? next_pair_begin(pg, op) : TUTTI_OK;
+    if (status == TUTTI_OK)
+        status = op->direct ? direct_run(pg, op) : pipe_run(&pipe);
     if (status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) != TUTTI_OK)
         return status;
     /* The peers are inside the operation and wait for this rank: fail the communicator. */

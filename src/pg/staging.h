@@ -89,9 +89,9 @@ enum tutti_status pg_staging_mark(struct tutti_pg *pg, struct pg_staging *stagin
  * communicator. */
 enum tutti_status pg_staging_await(struct tutti_pg *pg, const struct pg_staging *staging,
                                    enum cuda_way way, const uint64_t *marks, int64_t deadline);
-/* Run the operation, together with all ranks. After OK the last copies to the device may still be
- * under way. */
-enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op);
+/* Run the operation, or a pair of it with that many elements of a block, together with all ranks.
+ * After OK the last copies to the device may still be under way. */
+enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op, int pair, size_t elements);
 /* Whether a stream that waited for the operation gave up and went on without it. */
 bool pg_staging_wait_expired(const struct pg_op *op);
 /* Whether all copies of the operation are done. */

@@ -4,9 +4,12 @@
  * flat on one rank and a list on another, in place or not, of several pairs, on tags that every
  * rank submits in an order of its own. Then refusals, disagreements, a time-out, an exit.
  *
- * usage: test_pg_collectives processes|threads
+ * usage: test_pg_collectives processes|threads [cuda]
+ *
+ * With "cuda" the tensors are on GPUs, written and read by a stream; these calls are random ones
+ * alone.
  */
-#include "pg.h"
+#include "pg_cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,11 +58,16 @@ struct call {
     int64_t lengths[MOST_RANKS][MOST_RANKS];        /* [from][to], if ragged */
     int64_t numbers[2][MOST_PAIRS * MOST_RANKS][2]; /* sizes of the tensors */
     unsigned char *memory[2][MOST_PAIRS];           /* NULL: in place */
-    void *blocks[2][MOST_PAIRS][MOST_RANKS];        /* sent, received */
+    size_t bytes[2][MOST_PAIRS];
+    unsigned char *devices[2][MOST_PAIRS]; /* the same on a GPU, if on_gpus; a copy of it */
+    unsigned char *copies[2][MOST_PAIRS];
+    void *blocks[2][MOST_PAIRS][MOST_RANKS]; /* sent, received */
     struct tutti_tensor tensors[2][MOST_PAIRS * MOST_RANKS];
     int counts[2];
     tutti_work_t *work;
 };
+
+static bool on_gpus;
 
 static uint64_t next(uint64_t *random)
 {
@@ -176,12 +184,30 @@ static void side_make(struct call *call, int side, int pair, int rank, int size,
     for (int b = 0; b < blocks; b++)
         bytes += (size_t)block_length(call, side, pair, rank, b) * width + GAP_BYTES;
     unsigned char *at = call->memory[side][pair] = calloc(1, bytes);
+    call->bytes[side][pair] = bytes;
+    if (on_gpus) {
+        call->devices[side][pair] = gpu_alloc(bytes);
+        call->copies[side][pair] = gpu_alloc(bytes);
+    }
     for (int i = 0; i < blocks; i++) {
         const int b = list ? blocks - 1 - i : i;
         call->blocks[side][pair][b] = at;
         at += (size_t)block_length(call, side, pair, rank, b) * width + (list ? GAP_BYTES / 2 : 0);
         at += list ? (8 - (uintptr_t)at % 8) % 8 : 0;
     }
+}
+
+/* Where a block is on the GPU. */
+static void *device_at(const struct call *call, const void *block)
+{
+    const uintptr_t at = (uintptr_t)block;
+    for (int side = 0; side < 2; side++)
+        for (int p = 0; p < MOST_PAIRS; p++) {
+            const uintptr_t begin = (uintptr_t)call->memory[side][p];
+            if (begin && at >= begin && at < begin + call->bytes[side][p])
+                return call->devices[side][p] + (at - begin);
+        }
+    return NULL;
 }
 
 static void tensors_make(struct call *call, int side, int pair, int rank, int size, bool list)
@@ -193,6 +219,8 @@ static void tensors_make(struct call *call, int side, int pair, int rank, int si
         int64_t *sizes = call->numbers[side][index];
         struct tutti_tensor *tensor = &call->tensors[side][index];
         *tensor = pg_vector(call->blocks[side][pair][t], sizes);
+        if (on_gpus)
+            *tensor = pg_cuda_vector(device_at(call, tensor->data), sizes, pg_cuda_device(rank, 0));
         tensor->dtype = call->dtype;
         tensor->dims = call->ragged ? 1 : 2;
         sizes[0] = call->ragged ? block_length(call, side, pair, rank, t) : call->sizes[pair][0];
@@ -235,9 +263,31 @@ static void call_make(struct call *call, int rank, int size)
     }
 }
 
-static enum tutti_status call_submit(struct call *call, tutti_pg_t *pg, uint32_t tag)
+/* Have the stream write the tensors, or read them once the work is done. */
+static bool stream_copy(const struct call *call, bool in, tutti_stream_t stream)
 {
-    const struct tutti_pg_call_options options = {.struct_size = sizeof options, .tag = tag};
+    bool good = in || tutti_work_wait_stream(call->work, stream) == TUTTI_OK;
+    for (int i = 0; i < 2 * MOST_PAIRS && good; i++) {
+        const int side = i % 2, p = i / 2;
+        const size_t bytes = call->bytes[side][p];
+        unsigned char *device = call->devices[side][p], *copy = call->copies[side][p];
+        if (!call->memory[side][p])
+            continue;
+        if (in)
+            good = gpu_copy(copy, call->memory[side][p], bytes) &&
+                   gpu_copy_async(device, copy, bytes, stream);
+        else
+            good = gpu_copy_async(copy, device, bytes, stream) && gpu_stream_synchronize(stream) &&
+                   gpu_copy(call->memory[side][p], copy, bytes);
+    }
+    return good;
+}
+
+static enum tutti_status call_submit(struct call *call, tutti_pg_t *pg, uint32_t tag,
+                                     tutti_stream_t stream)
+{
+    const struct tutti_pg_call_options options = {
+        .struct_size = sizeof options, .tag = tag, .stream = stream};
     const struct tutti_tensor *send = call->tensors[0], *recv = call->tensors[1];
     const int sends = call->counts[0], recvs = call->counts[1], root = call->root;
     tutti_work_t **work = &call->work;
@@ -276,8 +326,13 @@ static void call_free(struct call *call)
 {
     tutti_work_destroy(call->work);
     for (int p = 0; p < MOST_PAIRS; p++)
-        for (int side = 0; side < 2; side++)
+        for (int side = 0; side < 2; side++) {
             free(call->memory[side][p]);
+            if (on_gpus) {
+                gpu_free(call->devices[side][p]);
+                gpu_free(call->copies[side][p]);
+            }
+        }
 }
 
 /* ---- the parts of the test ------------------------------------------------------------------- */
@@ -288,21 +343,26 @@ static int random_calls(struct ranks *ranks, int rank, tutti_pg_t *pg)
     static const uint64_t seed = 29000;
     const int calls = ranks_operations(CALLS, CALLS_SHORT);
     struct call *round = calloc(IN_FLIGHT, sizeof *round);
-    RANKS_CHECK(round);
+    tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
+    RANKS_CHECK(round && (!on_gpus || gpu_stream_create(&stream)));
     for (int first = 0; first < calls; first += IN_FLIGHT) {
         for (int i = 0; i < IN_FLIGHT; i++) {
             call_draw(&round[i], seed + (uint64_t)(first + i) * 1000003, ranks->size);
             call_make(&round[i], rank, ranks->size);
+            RANKS_CHECK(!on_gpus || stream_copy(&round[i], true, stream));
         }
         for (int t = 0; t < TAGS; t++)
             for (int i = (t + rank) % TAGS; i < IN_FLIGHT; i += TAGS)
-                RANKS_CHECK(call_submit(&round[i], pg, (uint32_t)(i % TAGS)) == TUTTI_OK);
+                RANKS_CHECK(call_submit(&round[i], pg, (uint32_t)(i % TAGS), stream) == TUTTI_OK);
         for (int i = 0; i < IN_FLIGHT; i++) {
+            RANKS_CHECK(!on_gpus || stream_copy(&round[i], false, stream));
             RANKS_CHECK(tutti_work_wait_host(round[i].work, RANKS_TIMEOUT_MS) == TUTTI_OK);
             RANKS_CHECK(is_right(&round[i], rank, ranks->size));
             call_free(&round[i]);
         }
     }
+    if (on_gpus)
+        gpu_stream_destroy(stream);
     free(round);
     return 0;
 }
@@ -509,7 +569,23 @@ static int exits(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+static int live_on_gpus(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    RANKS_CHECK(pg_cuda_bind(rank));
+    RANKS_CHECK(pg_cuda_join(ranks, rank, store, false, &comm, &pg) == TUTTI_OK);
+    int failed = random_calls(ranks, rank, pg);
+    if (!failed) /* no rank leaves before all have finished */
+        RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
+    pg_part(comm, pg);
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
+    on_gpus = argc > 2;
+    if (on_gpus)
+        return pg_cuda_skip() ? 77 : pg_main(argc, argv, 2, (ranks_fn *const[]){live_on_gpus}, 1);
     return pg_main(argc, argv, 2, (ranks_fn *const[]){live, exits}, 2);
 }
