@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+"""The backend "tutti" of torch.distributed, for the ranks of one node.
+
+    import torch.distributed as dist
+
+    dist.init_process_group("tutti")    # torchrun --nproc-per-node 2 program.py
+    dist.all_reduce(tensor)
+
+PyTorch finds the backend by the entry points of this package; nothing of it has to be imported. PyTorch 2.11 or newer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["empty", "register"]
+
+
+def register() -> None:
+    """Registers the backend. PyTorch's entry point; to call it again is harmless."""
+    import torch.distributed as dist
+
+    if dist.is_available() and "TUTTI" not in dist.Backend._plugins:
+        dist.Backend.register_backend("tutti", _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    from tutti.torch._group import ProcessGroup
+
+    return ProcessGroup(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
+
+
+def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
+    """A CPU tensor in symmetric memory, zeroed: the group's collectives read and write it without copies.
+
+    Collective: all ranks of the group call it with the same size and dtype, in the same order. The memory lives until
+    the tensor and its views are gone. group: a process group of this backend; None: the default one.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from tutti.torch._group import ProcessGroup
+
+    found = group or dist.group.WORLD
+    if not isinstance(found, ProcessGroup):
+        raise ValueError(f"tutti.torch.empty: {found!r} is no process group of the backend tutti")
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    return found.symmetric(shape, dtype or torch.get_default_dtype())

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""All-reduce and barrier on CUDA, by a communicator for each device, on the current stream."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+import tutti
+from tutti._errors import InvalidError
+from tutti._tutti import ffi, lib
+from tutti.torch._operands import address, reduced_dtype, reduction
+from tutti.torch._work import Work
+
+if TYPE_CHECKING:
+    from tutti.torch._group import ProcessGroup
+
+
+class CudaWork(Work):
+    """wait() makes the current stream wait for the operation, not the host."""
+
+    def __init__(self, title: str, outputs: Any, device: torch.device, kept: Any) -> None:
+        super().__init__(title, outputs)
+        self._device, self._kept, self._event = device, kept, None
+        self._future = torch.futures.Future(devices=[device])
+        if not torch.cuda.is_current_stream_capturing():
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(device))
+        self.finish()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        if self._event is not None:
+            self._event.wait(torch.cuda.current_stream(self._device))
+        return True
+
+    def is_completed(self) -> bool:
+        return self._event is None or self._event.query()
+
+
+def _communicator(group: ProcessGroup, device: torch.device) -> tutti.Communicator:
+    """Made by the first call of all ranks, which is collective."""
+    if group._cuda is None:
+        store = tutti.Store.wrap(dist.PrefixStore("cuda", group._torch_store))
+        with torch.cuda.device(device):
+            group._cuda = device, tutti.Communicator.from_store(
+                store, group._rank, group._size, device="cuda", timeout=group._timeout.total_seconds())
+    if group._cuda[0] != device:
+        raise InvalidError(f"tutti: this group uses {group._cuda[0]}, not {device}")
+    return group._cuda[1]
+
+
+def _stream(device: torch.device) -> Any:
+    return ffi.cast("tutti_stream_t", torch.cuda.current_stream(device).cuda_stream)
+
+
+def all_reduce(group: ProcessGroup, tensor: torch.Tensor, opts: Any) -> Work:
+    """The tensor is used by the current stream alone, as PyTorch's allocator expects."""
+    comm, (op, kept) = _communicator(group, tensor.device), reduction(opts.reduceOp)
+    dense = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    at = address(dense)
+    with torch.cuda.device(tensor.device):
+        status = lib.tutti_all_reduce(at, at, tensor.numel(), reduced_dtype(tensor), op, comm.handle,
+                                      _stream(tensor.device))
+        if status:
+            comm._raise(status)
+        if dense is not tensor:
+            tensor.detach().copy_(dense)
+        return CudaWork("all_reduce", [tensor], tensor.device, kept)
+
+
+def barrier(group: ProcessGroup, opts: Any) -> Work:
+    """The host waits, too, as with NCCL."""
+    device = torch.device("cuda", torch.cuda.current_device() if opts.device.index is None else opts.device.index)
+    comm = _communicator(group, device)
+    with torch.cuda.device(device):
+        comm.barrier(stream=torch.cuda.current_stream(device))
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream(device).synchronize()
+        return CudaWork("barrier", [], device, None)

@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: MIT
+"""The process group: a communicator for the collectives, and a tutti.ProcessGroup for messages and sparse sums.
+
+All collectives of a group run on one communicator in the order of their calls. A synchronous one runs in the caller's
+thread. Asynchronous ones run in a thread of the group, and so does a synchronous one that follows them. So it is no
+matter if one rank calls synchronously and another does not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import weakref
+from datetime import timedelta
+from typing import Any, Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.autograd import profiler
+
+import tutti
+from tutti._errors import InvalidError, check, milliseconds
+from tutti._tutti import ffi, lib
+from tutti.torch._monitored import monitored_barrier
+from tutti.torch._operands import HANDLES, VALUES, Blocks, Operand, moved, reduced_dtype, reduction
+from tutti.torch._work import FINISHED, Together, Work, Worker, run
+
+_groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+_SIZE_OF_OPTIONS = ffi.sizeof("struct tutti_call_options")
+_ZERO = timedelta(0)
+_WORKS_AT_EXIT_S = 1.0
+_cast, _POINTER, _NULL, _all_reduce = ffi.cast, ffi.typeof("void *"), ffi.NULL, lib.tutti_all_reduce_with
+_AllreduceOptions, _handle_of, _value_of = c10d.AllreduceOptions, HANDLES.get, VALUES.get
+Call = tuple[Any, ...]  # a function of the library, and its arguments before the communicator
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """What torch.distributed.init_process_group("tutti") and new_group() make."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str = "") -> None:
+        super().__init__(rank, size)
+        self._rank, self._size, self._name, self._desc = rank, size, name, ""
+        self._torch_store, self._barriers, self._symmetric, self._cuda = store, 0, None, None
+        self._coalesced: list[Work] | None = None
+        self._store = tutti.Store.wrap(store)
+        self._timeout = timeout
+        seconds = timeout.total_seconds()
+        self._comm = tutti.Communicator.from_store(self._store, rank, size, timeout=seconds)
+        second = ffi.new("tutti_comm_t **")
+        check(lib.tutti_comm_dup(self._comm.handle, ffi.NULL, second))
+        self._messages = tutti.ProcessGroup(
+            tutti.Communicator._of(second[0], self._comm._interrupt, self._comm._kept), timeout=seconds)
+        self._worker = Worker(f"tutti {name}")
+        self._options = ffi.NULL
+        _groups.add(self)
+
+    # ---- names and settings
+
+    def getBackendName(self) -> str:
+        return "tutti"
+
+    name = _get_backend_name = getBackendName
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    _set_group_name = setGroupName
+
+    def getGroupDesc(self) -> str:
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._desc = desc
+
+    _set_group_desc = setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    getRank, getSize = rank, size
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")] + ([torch.device("cuda")] if torch.cuda.is_available() else [])
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        return self
+
+    def get_group_store(self) -> Any:
+        return self._torch_store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Of later operations."""
+        self._options = _call_options(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass  # the library compares its own numbers of all ranks
+
+    # ---- running an operation
+
+    def _start(self, title: str, call: Callable[[], None], outputs: Any, asynchronous: bool) -> Work:
+        if profiler._is_profiler_enabled:
+            return self._start_recorded(title, call, outputs, asynchronous)
+        worker = self._worker
+        if not asynchronous and (worker.is_idle() or worker.is_current()):
+            call()
+            return FINISHED
+        work = Work(title, outputs)
+        if worker.is_current():
+            run(call, work)
+        else:
+            worker.submit(call, work)
+        if not asynchronous:
+            work.wait()
+        elif self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _start_recorded(self, title: str, call: Callable[[], None], outputs: Any, asynchronous: bool) -> Work:
+        """With an event of the profiler from the call to the end."""
+        work = Work(title, outputs)
+        with profiler.record_function(f"tutti:{title}") as event:
+            if self._worker.is_current():
+                run(call, work)
+            else:
+                self._worker.submit(call, work)
+            if asynchronous:
+                event._call_end_callbacks_on_future(work.get_future())
+            else:
+                work.wait()
+        return work
+
+    def _collective(self, title: str, calls: Sequence[Call], operands: Sequence[Any], outputs: Any, opts: Any,
+                    kept: Any = None) -> Work:
+        """Starts calls of the library, as one group of calls if they are several."""
+        timeout = opts.timeout
+        options = _call_options(timeout) if timeout > _ZERO else self._options
+
+        def call(kept: Any = kept) -> None:
+            comm = self._comm
+            handle = comm._handle
+            if len(calls) == 1:
+                status = calls[0][0](*calls[0][1:], handle, ffi.NULL, options)
+            else:
+                check(lib.tutti_group_start())
+                for function, *arguments in calls:
+                    function(*arguments, handle, ffi.NULL, options)
+                status = lib.tutti_group_end()  # also that of a call that was refused
+            if status:
+                comm._raise(status)
+            for operand in operands:
+                operand.done()
+
+        return self._start(title, call, outputs, opts.asyncOp)
+
+    # ---- reductions
+
+    def _all_reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
+        op, kept = reduction(opts.reduceOp)
+        operands = [Operand(tensor) for tensor in tensors]
+        calls = [(lib.tutti_all_reduce_with, at := operand.address, at, operand.tensor.numel(),
+                  reduced_dtype(operand.tensor), op) for operand in operands]
+        return self._collective("all_reduce", calls, operands, tensors, opts, kept)
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, **more: Any) -> Work:
+        if type(opts) is _AllreduceOptions and not opts.asyncOp:
+            # The usual case of dist.all_reduce(), without the work for the others: that would take longer than a small sum.
+            (tensor,), op, worker = tensors, _handle_of(hash(opts.reduceOp)), self._worker
+            dtype = _value_of(tensor.dtype)
+            if (dtype is not None and op is not None and tensor.is_cpu and not tensor.is_sparse and tensor.is_contiguous()
+                    and worker.submitted == worker.ended and not profiler._is_profiler_enabled and opts.timeout <= _ZERO):
+                at, comm = _cast(_POINTER, tensor.data_ptr()), self._comm
+                status = _all_reduce(at, at, tensor.numel(), dtype, op, comm._handle, _NULL, self._options)
+                if status:
+                    comm._raise(status)
+                return FINISHED
+        opts = _options(c10d.AllreduceOptions, opts, timeout, reduceOp=more.get("op"))
+        tensor, = tensors = _listed(tensors)
+        if tensor.is_sparse:
+            return self._all_reduce_sparse(tensor, opts)
+        if tensor.is_cuda:
+            from tutti.torch._cuda import all_reduce
+
+            return all_reduce(self, tensor, opts)
+        _check_on_cpu("all_reduce", tensors)
+        return self._all_reduce(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        _check_on_cpu("all_reduce_coalesced", tensors)
+        return self._all_reduce(tensors, _options(c10d.AllreduceCoalescedOptions, opts))
+
+    def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
+        if int(opts.reduceOp.op) != int(dist.ReduceOp.RedOpType.SUM):
+            raise InvalidError("tutti: sparse tensors can only be summed")
+        timeout = opts.timeout
+
+        def call() -> None:
+            own = tensor.detach()
+            entries = tutti.SparseTensor(own._indices().contiguous(), own._values().contiguous(), tuple(own.shape))
+            work = self._messages.all_reduce_sparse(
+                entries, timeout=timeout.total_seconds() if timeout > _ZERO else None)
+            work.wait()
+            indices, values, shape = work.sparse_result()
+            found = torch.sparse_coo_tensor(torch.from_numpy(indices), torch.from_dlpack(values), shape,
+                                            is_coalesced=True, check_invariants=False)
+            with torch.no_grad():
+                tensor.copy_(found)
+
+        return self._start("all_reduce_sparse", call, [tensor], opts.asyncOp)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
+        opts = _rooted(c10d.ReduceOptions, opts, timeout, reduceOp=op)
+        tensor, = tensors = _listed(tensors)
+        _check_on_cpu("reduce", tensors)
+        handle, kept = reduction(opts.reduceOp)
+        operand = Operand(tensor)
+        call = (lib.tutti_reduce_with, at := operand.address, at, tensor.numel(), reduced_dtype(tensor), handle,
+                opts.rootRank)
+        return self._collective("reduce", [call], [operand], tensors, opts, kept)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        _check_on_cpu("reduce_scatter", outputs)
+        opts = _options(c10d.ReduceScatterOptions, opts, timeout)
+        for tensors in inputs:
+            self._check_count(tensors)
+        return self._reduce_scatter(outputs, [Blocks(tensors, output, filled=True)
+                                              for tensors, output in zip(inputs, outputs)], opts)
+
+    def _reduce_scatter(self, outputs: Sequence[torch.Tensor], sends: Sequence[Any], opts: Any) -> Work:
+        op, kept = reduction(opts.reduceOp)
+        receives = [Operand(output) for output in outputs]
+        calls = [(lib.tutti_reduce_scatter_with, send.address, receive.address, receive.tensor.numel(),
+                  reduced_dtype(receive.tensor), op) for send, receive in zip(sends, receives)]
+        return self._collective("reduce_scatter", calls, receives, outputs, opts, (sends, kept))
+
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+                                        opts: Any = None) -> Work:
+        _check_on_cpu("reduce_scatter", [*outputs, *inputs])
+        for output, given in zip(outputs, inputs):
+            self._check_blocks(output, given)
+        return self._reduce_scatter(outputs, [Operand(tensor) for tensor in inputs],
+                                    _options(c10d.ReduceScatterOptions, opts))
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    # ---- copies
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        opts = _rooted(c10d.BroadcastOptions, opts, timeout)
+        tensor, = tensors = _listed(tensors)
+        _check_on_cpu("broadcast", tensors)
+        operand = Operand(tensor)
+        dtype, count = moved(tensor)
+        call = (lib.tutti_broadcast_with, at := operand.address, at, count, dtype, opts.rootRank)
+        return self._collective("broadcast", [call], [operand], tensors, opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        _check_on_cpu("all_gather", inputs)
+        for tensors in outputs:
+            self._check_count(tensors)
+        blocks = [Blocks(tensors, given, filled=False) for tensors, given in zip(outputs, inputs)]
+        return self._all_gather(blocks, inputs, outputs, _options(c10d.AllgatherOptions, opts, timeout))
+
+    def _all_gather(self, receives: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Any, opts: Any) -> Work:
+        sends = [Operand(given) for given in inputs]
+        calls = []
+        for send, receive in zip(sends, receives):
+            dtype, count = moved(send.tensor)
+            calls.append((lib.tutti_all_gather_with, send.address, receive.address, count, dtype))
+        return self._collective("all_gather", calls, receives, outputs, opts, sends)
+
+    def allgather_coalesced(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor],
+                            opts: Any = None) -> Work:
+        """outputs: a list for each rank, of a tensor for each input."""
+        self._check_count(outputs)
+        return self.allgather([list(tensors) for tensors in zip(*outputs)], inputs, opts)
+
+    def all_gather_single_coalesced(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+                                    opts: Any = None) -> Work:
+        _check_on_cpu("all_gather", [*outputs, *inputs])
+        for output, given in zip(outputs, inputs):
+            self._check_blocks(given, output)
+        return self._all_gather([Operand(output) for output in outputs], inputs, outputs,
+                                _options(c10d.AllgatherOptions, opts))
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    _allgather_base = all_gather_single
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs] if outputs else [], [inputs]
+        opts = _rooted(c10d.GatherOptions, opts, timeout)
+        given, = inputs
+        _check_on_cpu("gather", inputs)
+        send, receives, to = Operand(given), [], ffi.NULL
+        if opts.rootRank == self._rank:
+            self._check_count(outputs[0])
+            receives = [Blocks(outputs[0], given, filled=False)]
+            to = receives[0].address
+        dtype, count = moved(given)
+        call = (lib.tutti_gather_with, send.address, to, count, dtype, opts.rootRank)
+        return self._collective("gather", [call], receives, outputs, opts, send)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs] if inputs else []
+        opts = _rooted(c10d.ScatterOptions, opts, timeout)
+        output, = outputs
+        _check_on_cpu("scatter", outputs)
+        receive, send, source = Operand(output), None, ffi.NULL
+        if opts.rootRank == self._rank:
+            self._check_count(inputs[0])
+            send = Blocks(inputs[0], output, filled=True)
+            source = send.address
+        dtype, count = moved(output)
+        call = (lib.tutti_scatter_with, source, receive.address, count, dtype, opts.rootRank)
+        return self._collective("scatter", [call], [receive], outputs, opts, send)
+
+    def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        """Messages in one group of calls: the lengths differ from pair to pair of ranks."""
+        _check_on_cpu("all_to_all", [*outputs, *inputs])
+        self._check_count(outputs)
+        self._check_count(inputs)
+        receives, sends = [Operand(tensor) for tensor in outputs], [Operand(tensor) for tensor in inputs]
+        calls = []
+        for peer, (send, receive) in enumerate(zip(sends, receives)):
+            for function, operand in (lib.tutti_send_with, send), (lib.tutti_recv_with, receive):
+                dtype, count = moved(operand.tensor)
+                calls.append((function, operand.address, count, dtype, peer))
+        return self._collective("all_to_all", calls, receives, outputs, _options(c10d.AllToAllOptions, opts), sends)
+
+    def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, output_splits: Sequence[int] = (),
+                          input_splits: Sequence[int] = (), opts: Any = None) -> Work:
+        receive, send = Operand(output), Operand(given)
+
+        def parts(tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
+            rows = tensor.size(0) if tensor.dim() else 0
+            if not splits:
+                if rows % self._size:
+                    raise InvalidError(f"tutti: all_to_all of {rows} rows by {self._size} ranks, without a list of sizes")
+                splits = [rows // self._size] * self._size
+            if sum(splits) != rows:
+                raise InvalidError(f"tutti: all_to_all of {rows} rows, but the sizes {list(splits)}")
+            return list(tensor.detach().split(list(splits)))
+
+        work = self.alltoall(parts(receive.memory, output_splits), parts(send.memory, input_splits), opts)
+        if receive.memory is not output:
+            work.wait()
+            receive.done()
+        return work
+
+    alltoall_base = all_to_all_single
+
+    # ---- barriers
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        if isinstance(opts, timedelta):
+            opts, timeout = None, opts
+        opts = _options(c10d.BarrierOptions, opts, timeout)
+        if opts.device is not None and opts.device.type == "cuda":
+            from tutti.torch._cuda import barrier
+
+            return barrier(self, opts)
+        limit = _call_options(opts.timeout) if opts.timeout > _ZERO else self._options
+
+        def call() -> None:
+            status = lib.tutti_barrier_with(self._comm._handle, ffi.NULL, 0, ffi.NULL, limit)
+            if status:
+                self._comm._raise(status)
+
+        return self._start("barrier", call, [], opts.asyncOp)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier through the store: rank 0 names the ranks that do not come in time."""
+        self._barriers += 1
+        monitored_barrier(self._torch_store, f"tutti/monitored/{self._barriers}", self._rank, self._size,
+                          timeout or self._timeout, wait_all_ranks)
+
+    # ---- coalescing
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        works, self._coalesced = self._coalesced, None
+        return Together(works) if works else FINISHED
+
+    # ---- symmetric memory
+
+    def symmetric(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """The tensor of tutti.torch.empty()."""
+        if self._symmetric is None:
+            store = tutti.Store.wrap(dist.PrefixStore("symmetric", self._torch_store))
+            name = "torch/" + hashlib.sha1(self._name.encode()).hexdigest()
+            self._symmetric = tutti.SymmetricGroup(name, self._rank, self._size, store)
+        bytes_ = max(1, dtype.itemsize * torch.Size(shape).numel())
+        memory = self._symmetric.alloc(bytes_, "uint8").rendezvous(self._timeout.total_seconds())
+        tensor = torch.from_numpy(memory.array)
+        return tensor[:bytes_ if torch.Size(shape).numel() else 0].view(dtype).view(shape)
+
+    # ---- the end
+
+    def abort(self) -> None:
+        """Ends all operations on all ranks with tutti.AbortedError."""
+        self._comm.abort()
+        self._messages.close()
+
+    def shutdown(self) -> None:
+        """Ends the group on this rank. Operations under way get a second to end."""
+        if not self._worker.stop(_WORKS_AT_EXIT_S):
+            self._comm.abort()
+            self._worker.stop()
+        self._messages.comm.close()
+        self._comm.close()
+        if self._cuda is not None:
+            self._cuda[1].close()
+
+    # ---- checks
+
+    def _check_count(self, tensors: Sequence[Any]) -> None:
+        if len(tensors) != self._size:
+            raise InvalidError(f"tutti: a list of {len(tensors)} tensors for {self._size} ranks")
+
+    def _check_blocks(self, block: torch.Tensor, whole: torch.Tensor) -> None:
+        if whole.numel() != block.numel() * self._size or whole.dtype != block.dtype:
+            raise InvalidError(f"tutti: {whole.numel()} elements of {whole.dtype} do not hold {self._size} blocks of "
+                               f"{block.numel()} of {block.dtype}")
+
+
+def _call_options(timeout: timedelta) -> Any:
+    return ffi.new("struct tutti_call_options *", {
+        "struct_size": _SIZE_OF_OPTIONS, "timeout_ms": milliseconds(timeout.total_seconds())})
+
+
+def _listed(tensors: Any) -> Sequence[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _options(kind: Any, given: Any, timeout: timedelta | None = None, **fields: Any) -> Any:
+    """An options object, also where the caller gave none, or a ReduceOp in its place."""
+    if type(given) is kind:
+        return given
+    options = kind()
+    if given is not None:
+        fields["reduceOp"] = given
+    for name, value in fields.items():
+        if value is not None:
+            setattr(options, name, value)
+    if timeout is not None:
+        options.timeout = timeout
+    return options
+
+
+def _rooted(kind: Any, given: Any, timeout: timedelta | None, **fields: Any) -> Any:
+    """As _options(); the caller may have given the root in its place."""
+    if type(given) is int:
+        return _options(kind, None, timeout, rootRank=given, **fields)
+    return _options(kind, given, timeout, **fields)
+
+
+def _check_on_cpu(title: str, tensors: Sequence[torch.Tensor]) -> None:
+    for tensor in tensors:
+        if not tensor.is_cpu or tensor.layout is not torch.strided:
+            raise InvalidError(f"tutti: {title} of dense CPU tensors only, not of {tensor.layout} on {tensor.device}")
+
+
+@atexit.register
+def _shut_down() -> None:
+    """Before the interpreter ends: after that, threads would wait for the GIL for ever."""
+    for group in list(_groups):
+        group.shutdown()
