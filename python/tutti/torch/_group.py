@@ -22,6 +22,7 @@ from torch.autograd import profiler
 import tutti
 from tutti._errors import InvalidError, check, milliseconds
 from tutti._tutti import ffi, lib
+from tutti.torch._messages import start_message
 from tutti.torch._monitored import monitored_barrier
 from tutti.torch._operands import HANDLES, VALUES, Blocks, Operand, moved, reduced_dtype, reduction
 from tutti.torch._work import FINISHED, Together, Work, Worker, run
@@ -143,6 +144,13 @@ class ProcessGroup(dist.ProcessGroup):
                 work.wait()
         return work
 
+    def _raise(self, status: int) -> None:
+        try:
+            self._comm._raise(status)
+        except tutti.TimeoutError as error:
+            error.args = (f"the timeout has expired: {error}",)  # programs look for this word
+            raise
+
     def _collective(self, title: str, calls: Sequence[Call], operands: Sequence[Any], outputs: Any, opts: Any,
                     kept: Any = None) -> Work:
         """Starts calls of the library, as one group of calls if they are several."""
@@ -160,7 +168,7 @@ class ProcessGroup(dist.ProcessGroup):
                     function(*arguments, handle, ffi.NULL, options)
                 status = lib.tutti_group_end()  # also that of a call that was refused
             if status:
-                comm._raise(status)
+                self._raise(status)
             for operand in operands:
                 operand.done()
 
@@ -185,7 +193,7 @@ class ProcessGroup(dist.ProcessGroup):
                 at, comm = _cast(_POINTER, tensor.data_ptr()), self._comm
                 status = _all_reduce(at, at, tensor.numel(), dtype, op, comm._handle, _NULL, self._options)
                 if status:
-                    comm._raise(status)
+                    self._raise(status)
                 return FINISHED
         opts = _options(c10d.AllreduceOptions, opts, timeout, reduceOp=more.get("op"))
         tensor, = tensors = _listed(tensors)
@@ -377,6 +385,26 @@ class ProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
+    # ---- messages
+
+    def _message(self, title: str, tensors: Any, peer: int, tag: int) -> Work:
+        tensor, = _listed(tensors)
+        _check_on_cpu(title, [tensor])
+        work = start_message(self._messages, title, tensor, peer, tag)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def send(self, tensors: Any, peer: int, tag: int = 0) -> Work:
+        """The work ends when a receive of the same tag has taken the message."""
+        return self._message("send", tensors, peer, tag)
+
+    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Work:
+        return self._message("recv", tensors, peer, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        return self._message("recv", tensors, lib.TUTTI_ANY_SOURCE, tag)
+
     # ---- barriers
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
@@ -392,7 +420,7 @@ class ProcessGroup(dist.ProcessGroup):
         def call() -> None:
             status = lib.tutti_barrier_with(self._comm._handle, ffi.NULL, 0, ffi.NULL, limit)
             if status:
-                self._comm._raise(status)
+                self._raise(status)
 
         return self._start("barrier", call, [], opts.asyncOp)
 
