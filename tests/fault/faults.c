@@ -314,6 +314,12 @@ static size_t two_shot_bytes(const struct faults_rank *self)
                                                    : 9 * PIECE_BYTES / 2);
 }
 
+static const enum tutti_collective collective_of[] = {
+    [CALL_GATHER] = TUTTI_COLLECTIVE_ALL_GATHER, [CALL_SCATTER] = TUTTI_COLLECTIVE_REDUCE_SCATTER,
+    [CALL_TO_ALL] = TUTTI_COLLECTIVE_ALL_TO_ALL, [CALL_BROADCAST] = TUTTI_COLLECTIVE_BROADCAST,
+    [CALL_COLLECT] = TUTTI_COLLECTIVE_GATHER,    [CALL_REDUCE] = TUTTI_COLLECTIVE_REDUCE,
+};
+
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
 {
     const int size = self->ranks->size, victim = self->scenario->victim;
@@ -350,17 +356,13 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
                                    timeout_ms);
         return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
     case CALL_GATHER:
-        return blocks(self, TUTTI_COLLECTIVE_ALL_GATHER, timeout_ms);
     case CALL_SCATTER:
-        return blocks(self, TUTTI_COLLECTIVE_REDUCE_SCATTER, timeout_ms);
     case CALL_TO_ALL:
-        return blocks(self, TUTTI_COLLECTIVE_ALL_TO_ALL, timeout_ms);
+        return blocks(self, collective_of[self->scenario->point->call], timeout_ms);
     case CALL_BROADCAST:
-        return rooted(self, TUTTI_COLLECTIVE_BROADCAST, timeout_ms);
     case CALL_COLLECT:
-        return rooted(self, TUTTI_COLLECTIVE_GATHER, timeout_ms);
     case CALL_REDUCE:
-        return rooted(self, TUTTI_COLLECTIVE_REDUCE, timeout_ms);
+        return rooted(self, collective_of[self->scenario->point->call], timeout_ms);
     case CALL_GATHER_V:
     case CALL_SCATTER_V:
     case CALL_TO_ALL_V:
