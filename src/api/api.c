@@ -329,9 +329,10 @@ call_collect(struct call_set *set, struct tutti_comm *comm, enum tutti_collectiv
     return call_set_refuse(set, status);
 }
 
-/* A public call. `given`: its options, NULL for none. */
+/* A public call. `given`: its options, NULL for none. The arguments are not copied: the processor
+ * would wait for their stores. */
 static inline __attribute__((always_inline)) enum tutti_status
-call_run(struct tutti_comm *comm, enum tutti_collective which, struct coll_args args,
+call_run(struct tutti_comm *comm, enum tutti_collective which, struct coll_args *args,
          tutti_stream_t stream, const struct tutti_call_options *given)
 {
     const char *call = coll_rows[which].call;
@@ -339,23 +340,23 @@ call_run(struct tutti_comm *comm, enum tutti_collective which, struct coll_args 
     enum tutti_status status = TUTTI_OK;
     struct call_set *set = call_set_of(comm);
     if (__builtin_expect(set != NULL, 0))
-        return call_collect(set, comm, which, args, stream, given);
+        return call_collect(set, comm, which, *args, stream, given);
     if (!call_enter(comm))
         return call_refuse_entry(comm, call);
-    args.op = args.op ? op_known(args.op) : NULL;
+    args->op = args->op ? op_known(args->op) : NULL;
     if (given)
         status = options_read(comm, given, call, &options);
-    status = status == TUTTI_OK ? collective(comm, which, &args, stream, &options)
-                                : call_refused(comm, signature_of(which, &args), status);
+    status = status == TUTTI_OK ? collective(comm, which, args, stream, &options)
+                                : call_refused(comm, signature_of(which, args), status);
     call_leave(comm);
     return status;
 }
 
 enum tutti_status comm_call_v(struct tutti_comm *comm, enum tutti_collective which,
-                              const struct coll_args *args, tutti_stream_t stream,
+                              struct coll_args *args, tutti_stream_t stream,
                               const struct tutti_call_options *given)
 {
-    return call_run(comm, which, *args, stream, given);
+    return call_run(comm, which, args, stream, given);
 }
 
 enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_collective which,
@@ -378,8 +379,8 @@ enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                    enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
                                    tutti_stream_t stream)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE,
-                    coll_args_make(send, recv, count, dtype, op, 0), stream, NULL);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, op, 0);
+    return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, stream, NULL);
 }
 
 enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t count,
@@ -387,8 +388,8 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
                                         tutti_stream_t stream,
                                         const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE,
-                    coll_args_make(send, recv, count, dtype, op, 0), stream, options);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, op, 0);
+    return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, stream, options);
 }
 
 enum tutti_status tutti_all_gather(const void *send, void *recv, size_t count,
@@ -403,8 +404,8 @@ enum tutti_status tutti_all_gather_with(const void *send, void *recv, size_t cou
                                         tutti_stream_t stream,
                                         const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_ALL_GATHER,
-                    coll_args_make(send, recv, count, dtype, NULL, 0), stream, options);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, 0);
+    return call_run(comm, TUTTI_COLLECTIVE_ALL_GATHER, &args, stream, options);
 }
 
 enum tutti_status tutti_reduce_scatter(const void *send, void *recv, size_t count,
@@ -419,8 +420,8 @@ enum tutti_status tutti_reduce_scatter_with(const void *send, void *recv, size_t
                                             tutti_comm_t *comm, tutti_stream_t stream,
                                             const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_REDUCE_SCATTER,
-                    coll_args_make(send, recv, count, dtype, op, 0), stream, options);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, op, 0);
+    return call_run(comm, TUTTI_COLLECTIVE_REDUCE_SCATTER, &args, stream, options);
 }
 
 enum tutti_status tutti_broadcast(const void *send, void *recv, size_t count,
@@ -435,8 +436,8 @@ enum tutti_status tutti_broadcast_with(const void *send, void *recv, size_t coun
                                        tutti_stream_t stream,
                                        const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_BROADCAST,
-                    coll_args_make(send, recv, count, dtype, NULL, root), stream, options);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, root);
+    return call_run(comm, TUTTI_COLLECTIVE_BROADCAST, &args, stream, options);
 }
 
 enum tutti_status tutti_reduce(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
@@ -450,8 +451,8 @@ enum tutti_status tutti_reduce_with(const void *send, void *recv, size_t count,
                                     tutti_comm_t *comm, tutti_stream_t stream,
                                     const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_REDUCE,
-                    coll_args_make(send, recv, count, dtype, op, root), stream, options);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, op, root);
+    return call_run(comm, TUTTI_COLLECTIVE_REDUCE, &args, stream, options);
 }
 
 enum tutti_status tutti_gather(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
@@ -464,8 +465,8 @@ enum tutti_status tutti_gather_with(const void *send, void *recv, size_t count,
                                     enum tutti_dtype dtype, int root, tutti_comm_t *comm,
                                     tutti_stream_t stream, const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_GATHER,
-                    coll_args_make(send, recv, count, dtype, NULL, root), stream, options);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, root);
+    return call_run(comm, TUTTI_COLLECTIVE_GATHER, &args, stream, options);
 }
 
 enum tutti_status tutti_scatter(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
@@ -479,8 +480,8 @@ enum tutti_status tutti_scatter_with(const void *send, void *recv, size_t count,
                                      tutti_stream_t stream,
                                      const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_SCATTER,
-                    coll_args_make(send, recv, count, dtype, NULL, root), stream, options);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, root);
+    return call_run(comm, TUTTI_COLLECTIVE_SCATTER, &args, stream, options);
 }
 
 enum tutti_status tutti_send(const void *send, size_t count, enum tutti_dtype dtype, int peer,
@@ -493,8 +494,8 @@ enum tutti_status tutti_send_with(const void *send, size_t count, enum tutti_dty
                                   tutti_comm_t *comm, tutti_stream_t stream,
                                   const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_SEND,
-                    coll_args_make(send, NULL, count, dtype, NULL, peer), stream, options);
+    struct coll_args args = coll_args_make(send, NULL, count, dtype, NULL, peer);
+    return call_run(comm, TUTTI_COLLECTIVE_SEND, &args, stream, options);
 }
 
 enum tutti_status tutti_recv(void *recv, size_t count, enum tutti_dtype dtype, int peer,
@@ -507,8 +508,8 @@ enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti_dtype dty
                                   tutti_comm_t *comm, tutti_stream_t stream,
                                   const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_RECV,
-                    coll_args_make(NULL, recv, count, dtype, NULL, peer), stream, options);
+    struct coll_args args = coll_args_make(NULL, recv, count, dtype, NULL, peer);
+    return call_run(comm, TUTTI_COLLECTIVE_RECV, &args, stream, options);
 }
 
 enum tutti_status tutti_all_to_all(const void *send, void *recv, size_t count,
@@ -523,8 +524,8 @@ enum tutti_status tutti_all_to_all_with(const void *send, void *recv, size_t cou
                                         tutti_stream_t stream,
                                         const struct tutti_call_options *options)
 {
-    return call_run(comm, TUTTI_COLLECTIVE_ALL_TO_ALL,
-                    coll_args_make(send, recv, count, dtype, NULL, 0), stream, options);
+    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, 0);
+    return call_run(comm, TUTTI_COLLECTIVE_ALL_TO_ALL, &args, stream, options);
 }
 
 /* Reads the subset: all ranks if none are named. */

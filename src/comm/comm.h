@@ -131,9 +131,9 @@ enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_coll
                                   const struct coll_args *args, enum tutti_device device);
 enum tutti_status comm_run(struct tutti_comm *comm, enum tutti_collective which,
                            const struct coll_args *args, int64_t timeout_ms, tutti_stream_t stream);
-/* A public call of a v-form. In api.c, too. */
+/* A public call of a v-form, which may change *args. In api.c, too. */
 enum tutti_status comm_call_v(struct tutti_comm *comm, enum tutti_collective which,
-                              const struct coll_args *args, tutti_stream_t stream,
+                              struct coll_args *args, tutti_stream_t stream,
                               const struct tutti_call_options *options);
 
 /* finalize.c: keeps other callers out until comm_leave_alone(). Also succeeds on a finalized

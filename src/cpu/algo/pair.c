@@ -63,17 +63,20 @@ static void blocks_find(const struct request *request, bool many, const struct c
     const bool varies = coll_rows[request->collective].varies;
     size_t next = 0;
     for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
-        const size_t units = !varies ? 1 : many ? given->counts[r] : request->count;
-        size_t at = 0;
-        if (many)
-            at = !varies ? (size_t)r : given->displacements ? given->displacements[r] : next;
-        next += units;
-        blocks[r] = (struct pair_block){
-            .at = at * request->bytes,
-            .bytes = units * request->bytes,
-            .signature =
-                varies ? signature_set_count(request->signature, units) : request->signature,
-        };
+        struct pair_block *block = &blocks[r];
+        block->done = 0;
+        if (!varies) {
+            block->at = many ? (size_t)r * request->bytes : 0;
+            block->bytes = request->bytes;
+            block->signature = request->signature;
+            continue;
+        }
+        const size_t count = many ? given->counts[r] : request->count;
+        const size_t at = many && given->displacements ? given->displacements[r] : next;
+        block->at = at * request->bytes;
+        block->bytes = count * request->bytes;
+        block->signature = signature_set_count(request->signature, count);
+        next += many ? count : 0;
     }
 }
 
@@ -82,7 +85,6 @@ static enum tutti_status pair_start(void *opaque, struct request *request, void 
     struct cpu_group *group = opaque;
     struct pair_op *op = state;
     const struct coll *coll = &coll_rows[request->collective];
-    const struct rank_set own = rank_set_of(group->rank);
     const enum tutti_status status = pair_begin(group, request);
     if (status != TUTTI_OK)
         return status;
@@ -93,12 +95,13 @@ static enum tutti_status pair_start(void *opaque, struct request *request, void 
     op->sends = coll_has(coll->send, group->rank, request->peer);
     op->receives = coll_has(coll->recv, group->rank, request->peer);
     ways_find(group, request, op);
-    if (op->sends)
-        blocks_find(request, coll->send_all, &request->send_blocks, rank_set_union(op->to, own),
-                    op->sent);
-    if (op->receives)
-        blocks_find(request, coll->recv_all, &request->recv_blocks, rank_set_union(op->from, own),
-                    op->received);
+    struct rank_set to = op->to, from = op->from;
+    if (op->sends && op->receives) {
+        rank_set_add(&to, group->rank);
+        rank_set_add(&from, group->rank);
+    }
+    blocks_find(request, coll->send_all, &request->send_blocks, to, op->sent);
+    blocks_find(request, coll->recv_all, &request->recv_blocks, from, op->received);
     POINT("pair.entered");
     request_started(request, group->op.sequence, request_kind(request), RECORD_RUNNING);
     return TUTTI_OK;
@@ -187,11 +190,11 @@ static void piece_reduce(struct cpu_group *group, const struct request *request,
 {
     const void *in[TUTTI_MAX_RANKS];
     const struct pair_block *result = &op->received[group->rank];
-    struct pair_block own = op->sent[group->rank];
-    own.done = result->done;
+    const unsigned char *own = request->send;
+    own += op->sent[group->rank].at + result->done;
     for (int leaf = 0; leaf < group->size; leaf++) {
         const int r = group->ranks.order[leaf];
-        in[leaf] = r == group->rank ? sent_at(request, &own) : message_peek(group, r, false, bytes);
+        in[leaf] = r == group->rank ? own : message_peek(group, r, false, bytes);
     }
     const uint64_t environment = reduce_env_begin();
     leaves_reduce(group, request, received_at(request, result), bytes / request->element_bytes, in);
