@@ -149,9 +149,10 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * The error names a rank that had not submitted it; the tensors are unchanged, and the group goes
  * on. Of an operation that waits for 5 s or longer rank 0 logs the ranks that have not submitted
  * it. Two failures end the whole group: a rank that makes no progress inside an operation, for the
- * time-out of that operation; and a leader (rank 0) whose group thread does not answer for 5 s. All
- * pending and later operations then end with TIMEOUT. A dead rank ends the group with PEER_DEAD.
- * The tensors of operations that were exchanging data are then undefined.
+ * time-out of that operation; and a leader (rank 0) whose group thread does not answer for 5 s or,
+ * if it is inside an operation, for 5 s and the group's time-out. All pending and later operations
+ * then end with TIMEOUT. A dead rank ends the group with PEER_DEAD. The tensors of operations that
+ * were exchanging data are then undefined.
  *
  * *CUDA tensors* go through pinned host memory. Exception: in a group of a CUDA communicator, one
  * tensor on every rank, on the rank's device, is reduced by the devices, with the algorithms of

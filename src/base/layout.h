@@ -201,7 +201,8 @@ struct layout_control_ring {
     unsigned char pad0[LAYOUT_LINE - 8];
     uint32_t left; /* release H4: the owner has destroyed its group; 1 + the rank that caused it */
     uint32_t verdicts_taken; /* release H3: verdicts that the owner has taken */
-    unsigned char pad1[LAYOUT_LINE - 8];
+    uint32_t runs; /* counts where the owner begins and ends operations; relaxed: engine.c */
+    unsigned char pad1[LAYOUT_LINE - 12];
     uint32_t announcements_taken[LAYOUT_RANKS]; /* release H3: the leader's, announcements of each
                                                    rank */
     struct layout_announcement announcements[LAYOUT_POSTS];

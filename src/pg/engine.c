@@ -246,17 +246,26 @@ static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op)
     return pg_part_reduce(pg, op, &part);
 }
 
+/* An operation begins, or ends. Relaxed: it carries nothing else, and may be seen late. */
+static void count_run(struct tutti_pg *pg)
+{
+    uint32_t *runs = &pg->control.own->runs;
+    order_store_relaxed_u32(runs, order_load_relaxed_u32(runs) + 1);
+}
+
 /* After a failure the communicator has failed, or its status is OK and the operation failed
  * alone. A barrier is done: all ranks have announced it. */
 static void run(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
+    count_run(pg);
     if (op->sparse)
         pg_sparse_run(pg, op, &outcome);
     else if (op->work.collective == TUTTI_COLLECTIVE_ALL_REDUCE)
         outcome.status = run_dense(pg, op);
     else if (op->work.collective != TUTTI_COLLECTIVE_BARRIER)
         pg_blocks_run(pg, op, &outcome);
+    count_run(pg);
     pg->progress_at = 0; /* the operation has just ended */
     if (outcome.status == TUTTI_OK && op->staging) {
         pg_list_append(&pg->copying_out, op);
@@ -302,11 +311,15 @@ struct check {
 };
 
 /* Whether the leader was asked at `asked_at` and should have answered by now. The time of an
- * operation does not count: while the ranks run one the leader runs it, too. */
+ * operation does not count. The leader may be inside one that this rank has ended, as the root of a
+ * gather; then it has the time-out of the group besides. */
 static bool is_leader_overdue(const struct check *check, int64_t asked_at)
 {
-    int64_t since = asked_at > check->pg->progress_at ? asked_at : check->pg->progress_at;
-    return check->now - since > (int64_t)ANSWER_MS * 1000000;
+    const struct tutti_pg *pg = check->pg;
+    int64_t since = asked_at > pg->progress_at ? asked_at : pg->progress_at;
+    int64_t late_ms = (check->now - since) / 1000000 - ANSWER_MS;
+    const bool leader_is_inside = pg->leader_runs % 2;
+    return late_ms > 0 && (!leader_is_inside || (pg->timeout_ms >= 0 && late_ms > pg->timeout_ms));
 }
 
 /* Withdraw an announced operation whose deadline has passed. The leader answers with a verdict. */
@@ -347,8 +360,10 @@ static int64_t check_deadlines(struct tutti_pg *pg)
 {
     struct check check = {.pg = pg, .now = deadline_now()};
     int stopped = -1; /* a rank that makes no progress */
-    if (!pg->progress_at)
+    const uint32_t runs = order_load_relaxed_u32(&pg->control.rings[0]->runs);
+    if (!pg->progress_at || runs != pg->leader_runs)
         pg->progress_at = check.now;
+    pg->leader_runs = runs;
     if (pg->next_deadline <= check.now) {
         pg->next_deadline = DEADLINE_NEVER;
         pg_table_each(&pg->announced, check_announced, &check);

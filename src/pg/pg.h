@@ -21,7 +21,7 @@
  *
  * What ends a group, on all ranks with the name of one rank: a rank that exits (after all verdicts
  * have been handled); a rank that stops inside an operation (its time-out fails the communicator);
- * a leader that owes an answer for 5 s.
+ * a leader that owes an answer for 5 s, not counting operations that it is inside.
  */
 #ifndef TUTTI_PG_PG_H
 #define TUTTI_PG_PG_H
@@ -194,9 +194,11 @@ struct tutti_pg {
     struct pg_leader *leader;               /* of rank 0 only */
     int64_t next_deadline;    /* the earliest deadline of the operations that are not done */
     int64_t peers_checked_at; /* when the thread last checked that all processes live */
-    int64_t progress_at;      /* the first time read after the last operation ended; 0: none yet */
-    int64_t stop_at; /* when a stopping group gives up its operations; 0: it does not stop */
-    float *widened;  /* part.c: partial results; blocks.c: blocks of lists */
+    int64_t progress_at;  /* the first time read after the last operation ended, or the leader began
+                           * or ended one; 0: none yet */
+    uint32_t leader_runs; /* the leader's count then; odd: it is inside an operation */
+    int64_t stop_at;      /* when a stopping group gives up its operations; 0: it does not stop */
+    float *widened;       /* part.c: partial results; blocks.c: blocks of lists */
     struct sparse_worker worker;
     struct pg_share *share;
     struct pg_bounce bounce;

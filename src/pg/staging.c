@@ -251,8 +251,8 @@ static enum tutti_status block_copy(struct pipe *pipe, enum cuda_way way, size_t
     size_t elements;
     void *host = piece_at(pipe, place_of(pipe, way, block), piece);
     void *device = (char *)pg_block(op, operand, pair, index, &elements) + first * pipe->width;
-    const size_t left = elements > first ? elements - first : 0,
-                 bytes = (left < count ? left : count) * pipe->width;
+    const size_t left = elements > first ? elements - first : 0;
+    const size_t bytes = (left < count ? left : count) * pipe->width;
     const bool in = way == CUDA_WAY_IN;
     return bytes ? cuda_stage_copy(pipe->pg->stage, tensor->device_index, way, in ? host : device,
                                    in ? device : host, bytes)

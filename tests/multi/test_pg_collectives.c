@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     MOST_RANKS = 4,
@@ -529,6 +530,41 @@ static int late_rank(struct ranks *ranks, int rank, tutti_pg_t *pg)
     return 0;
 }
 
+static void sleep_long(void *context, tutti_work_t *work, enum tutti_status status)
+{
+    enum { LONG_S = 6 }; /* longer than a leader may take for an answer */
+    (void)context, (void)work, (void)status;
+    nanosleep(&(struct timespec){.tv_sec = LONG_S}, NULL);
+}
+
+/* The leader waits inside a gather, as its root, for a rank whose callback takes long. Another
+ * rank, whose part is done, withdraws an operation meanwhile. The leader answers late, and the
+ * group goes on. */
+static int slow_gather(struct ranks *ranks, int rank, tutti_pg_t *pg)
+{
+    const int64_t one = 1, all = ranks->size;
+    float own = (float)rank, gathered[MOST_RANKS];
+    const struct tutti_tensor send = pg_vector(&own, &one), recv = pg_vector(gathered, &all);
+    const struct tutti_pg_call_options gathers = {.struct_size = sizeof gathers, .tag = 11};
+    const struct tutti_pg_call_options sleeps = {
+        .struct_size = sizeof sleeps, .tag = 12, .callback = rank == 2 ? sleep_long : NULL};
+    tutti_work_t *barrier, *gather, *sum;
+    if (rank != 2)
+        RANKS_CHECK(ranks_await(ranks, 1, 1));
+    RANKS_CHECK(tutti_pg_barrier(pg, &sleeps, &barrier) == TUTTI_OK);
+    RANKS_CHECK(tutti_pg_gather(pg, &send, 1, &recv, 1, 0, &gathers, &gather) == TUTTI_OK);
+    if (rank == 2)
+        ranks_raise(ranks, 1);
+    RANKS_CHECK(pg_end(gather) == TUTTI_OK);
+    if (rank == 1) {
+        RANKS_CHECK(pg_sum(pg, &own, 13, SOON_MS, &sum) == TUTTI_OK);
+        RANKS_CHECK(pg_end(sum) == TUTTI_ERR_TIMEOUT);
+    }
+    RANKS_CHECK(pg_end(barrier) == TUTTI_OK);
+    RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
+    return 0;
+}
+
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
@@ -543,6 +579,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         failed = mismatches(ranks, rank, pg);
     if (!failed)
         failed = late_rank(ranks, rank, pg);
+    if (!failed && ranks->size == 3)
+        failed = slow_gather(ranks, rank, pg);
     if (!failed) /* no rank leaves before all have finished */
         RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
     pg_part(comm, pg);
