@@ -42,7 +42,9 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str = "") -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._name, self._desc = rank, size, name, ""
-        self._torch_store, self._barriers, self._symmetric, self._cuda = store, 0, None, None
+        self._torch_store, self._barriers = store, 0
+        self._symmetric: tutti.SymmetricGroup | None = None
+        self._cuda: tuple[torch.device, tutti.Communicator] | None = None
         self._coalesced: list[Work] | None = None
         self._store = tutti.Store.wrap(store)
         self._timeout = timeout
