@@ -122,6 +122,12 @@ class Work:
         """The number of the operation in its tag, from 1."""
         return int(lib.tutti_work_sequence(self._handle))
 
+    @property
+    def source(self) -> int | None:
+        """The sender of what a recv() that is done has received; None for any other work."""
+        rank = int(lib.tutti_work_source(self._handle))
+        return None if rank < 0 else rank
+
     def __del__(self) -> None:
         if not self._test()[0]:
             _left.append((self._handle, self._kept))
@@ -291,6 +297,18 @@ class ProcessGroup:
     def scatter(self, send: Arrays | None, recv: Arrays, root: int = 0, **options: Unpack[SubmitOptions]) -> Work:
         """Sets recv on rank r to block r of the root's send."""
         return self._exchange(lib.tutti_pg_scatter, send if self.rank == root else None, recv, [root], options)
+
+    def send(self, array: Array, peer: int, **options: Unpack[SubmitOptions]) -> Work:
+        """Sends the elements of a CPU array to a rank of the group, where recv() with the same tag takes them. The work is
+        done when that has matched it and the array may be reused."""
+        (tensor, _), kept = self._tensors([array], False, options)
+        return self._submit(lib.tutti_pg_send, [tensor, peer], kept, [], options)
+
+    def recv(self, array: Array, peer: int | None = None, **options: Unpack[SubmitOptions]) -> Work:
+        """Takes a message of a rank, or of any if peer is None: Work.source is the sender."""
+        (tensor, _), kept = self._tensors([array], True, options)
+        source = lib.TUTTI_ANY_SOURCE if peer is None else peer
+        return self._submit(lib.tutti_pg_recv, [tensor, source], kept, [], options)
 
     def barrier(self, **options: Unpack[SubmitOptions]) -> Work:
         """A work that is done once all ranks have called this."""

@@ -70,6 +70,27 @@ def test_other_collectives():
     on_groups(3, rank)
 
 
+def test_messages():
+    def rank(group):
+        me, count = group.rank, group.world_size
+        arrays, fixed = [np.zeros(3) for _ in range(count - 1)], np.zeros((2, 2))
+        works = [group.recv(array, tag=1) for array in arrays]
+        works.append(group.recv(fixed, (me + 1) % count, tag=2))
+        for peer in range(count):
+            if peer != me:
+                works.append(group.send(np.full(3, float(me)), peer, tag=1))
+        works.append(group.send(np.full((2, 2), 10.0 + me), (me - 1) % count, tag=2))
+        for work in works:
+            work.wait()
+        sources = [work.source for work in works[:count - 1]]
+        assert sorted(sources) == [r for r in range(count) if r != me] and works[-1].source is None
+        assert [array[0] for array in arrays] == sources and fixed[1, 1] == 10 + (me + 1) % count
+        with pytest.raises(tutti.InvalidError):
+            group.send(np.ones(1), me)
+
+    on_groups(3, rank)
+
+
 def test_callbacks_and_futures():
     def rank(group):
         threads, future = [], Future()
