@@ -50,10 +50,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         seconds = timeout.total_seconds()
         self._comm = tutti.Communicator.from_store(self._store, rank, size, timeout=seconds)
-        second = ffi.new("tutti_comm_t **")
-        check(lib.tutti_comm_dup(self._comm.handle, ffi.NULL, second))
-        self._messages = tutti.ProcessGroup(
-            tutti.Communicator._of(second[0], self._comm._interrupt, self._comm._kept), timeout=seconds)
+        self._messages = tutti.ProcessGroup(self._comm.dup(), timeout=seconds)
         self._worker = Worker(f"tutti {name}")
         self._options = ffi.NULL
         _groups.add(self)

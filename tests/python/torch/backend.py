@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: MIT
+"""The backend tutti of torch.distributed, beyond PyTorch's own tests of it.
+
+usage: backend.py RANKS [ARGUMENT OF UNITTEST]...
+"""
+
+import multiprocessing
+import os
+import sys
+import unittest
+from datetime import timedelta
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    import tutti
+except ImportError as error:
+    print("skipped:", error)
+    sys.exit(77)
+
+ranks = int(sys.argv[1])
+os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", TUTTI_LOG_FILE="/dev/null")
+
+
+class Test(MultiProcessTestCase):
+    world_size = ranks
+    timeout = timedelta(seconds=60)
+
+    def setUp(self):
+        super().setUp()
+        self._start_processes(multiprocessing.get_context("fork").Process)  # spawned ones would import PyTorch again
+
+    @classmethod
+    def _run(cls, rank, name, file_name, pipe, **kwargs):
+        if name not in OWN_START:
+            dist.init_process_group("tutti", init_method=f"file://{file_name}", rank=rank, world_size=ranks,
+                                    timeout=cls.timeout)
+        super()._run(rank, name, file_name, pipe, **kwargs)
+
+    def start(self, timeout):
+        """For tests that are in OWN_START."""
+        dist.init_process_group("tutti", init_method=f"file://{self.file_name}", rank=self.rank, world_size=ranks,
+                                timeout=timedelta(seconds=timeout))
+
+    # ---- collectives
+
+    def test_names(self):
+        world = dist.group.WORLD
+        self.assertEqual(dist.get_backend(), "tutti")
+        self.assertEqual((world.rank(), world.size(), world.name()), (self.rank, ranks, "tutti"))
+        group = dist.new_group(range(ranks), group_desc="of all")
+        self.assertEqual(group.group_desc, "of all")
+        self.assertNotEqual(group.group_name, world.group_name)
+
+    def test_dtypes(self):
+        for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16,
+                      torch.int32, torch.int64, torch.complex64, torch.complex128):
+            tensor = torch.full((5,), self.rank + 1).to(dtype)
+            dist.all_reduce(tensor)
+            self.assertEqual(tensor, torch.full((5,), ranks * (ranks + 1) // 2).to(dtype))
+        tensor = torch.tensor([self.rank == 0, False])
+        dist.all_reduce(tensor)
+        self.assertEqual(tensor, torch.tensor([True, False]))
+        with self.assertRaisesRegex(ValueError, "complex32"):
+            dist.group.WORLD.allreduce([torch.zeros(2, dtype=torch.complex32)])
+        tensor = torch.full((4,), float(self.rank)).to(torch.float8_e5m2fnuz)  # which the library does not know
+        dist.broadcast(tensor, 1)
+        self.assertEqual(tensor.float(), torch.ones(4))
+
+    def test_operations(self):
+        mine = torch.tensor([float(self.rank + 1), -float(self.rank)])
+        for op, expected in ((dist.ReduceOp.AVG, [(ranks + 1) / 2, -(ranks - 1) / 2]), (dist.ReduceOp.MAX, [ranks, 0]),
+                             (dist.ReduceOp.MIN, [1, 1 - ranks])):
+            tensor = mine.clone()
+            dist.all_reduce(tensor, op)
+            self.assertEqual(tensor.tolist(), expected)
+        op = dist.ReduceOp(dist.ReduceOp.SUM)
+        op.__setstate__((dist.ReduceOp.RedOpType.PREMUL_SUM, 2.0))  # what dist._make_nccl_premul_sum() makes
+        tensor = mine.clone()
+        dist.all_reduce(tensor, op)
+        self.assertEqual(tensor[0].item(), ranks * (ranks + 1))
+
+    def test_layouts(self):
+        """Ranks may have different strides: elements are matched by their indices."""
+        base = torch.arange(12.).view(3, 4)
+        tensor = base.clone() if self.rank else base.t().contiguous().t()
+        dist.all_reduce(tensor)
+        self.assertEqual(tensor, base * ranks)
+        holes = torch.zeros(6, 2)[:, 0]
+        holes += torch.arange(6.)
+        dist.broadcast(holes if self.rank == 0 else holes.zero_(), 0)
+        self.assertEqual(holes, torch.arange(6.))
+        whole = torch.zeros(ranks, 2, 2)
+        dist.all_gather(list(whole), torch.full((2, 2), float(self.rank)).t())
+        self.assertEqual(whole[:, 1, 0].tolist(), list(range(ranks)))
+        empty = torch.empty(0)
+        dist.all_reduce(empty)
+
+    def test_all_to_all(self):
+        for asynchronous in False, True:
+            given = torch.arange(float(sum(range(1, ranks + 1)) * 2)).view(-1, 2) + 100 * self.rank
+            sends = list(range(1, ranks + 1))
+            output = torch.empty(ranks * (self.rank + 1), 2)
+            work = dist.all_to_all_single(output, given, [self.rank + 1] * ranks, sends, async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+            first = sum(sends[:self.rank])
+            expected = [torch.arange(2. * first, 2. * (first + self.rank + 1)).view(-1, 2) + 100 * peer
+                        for peer in range(ranks)]
+            self.assertEqual(output, torch.cat(expected))
+        with self.assertRaisesRegex(ValueError, "rows"):
+            dist.all_to_all_single(torch.empty(ranks + 1), torch.empty(ranks + 1))
+
+    def test_mixed(self):
+        """One rank calls asynchronously, the others do not; asynchronous calls before synchronous ones."""
+        tensor, other = torch.ones(1000), torch.ones(3)
+        work = dist.all_reduce(tensor, async_op=self.rank == 0)
+        dist.all_reduce(other)
+        dist.barrier()
+        if work:
+            self.assertTrue(work.is_completed())
+            self.assertEqual(work.get_future().value(), [tensor])
+        self.assertEqual((tensor[999].item(), other[0].item()), (ranks, ranks))
+
+    def test_futures(self):
+        """A callback may call collectives, as the PowerSGD hook does."""
+        tensor = torch.ones(2)
+
+        def again(future):
+            found, = future.value()
+            dist.all_reduce(found)
+            return dist.all_reduce(found, async_op=True).get_future().wait()
+
+        works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(3)]
+        future = dist.all_reduce(tensor, async_op=True).get_future().then(again)
+        self.assertEqual(future.wait()[0], torch.full((2,), float(ranks ** 3)))
+        for work in works:
+            work.wait()
+
+    def test_coalescing(self):
+        tensors = [torch.full((n,), float(self.rank)) for n in range(1, 5)]
+        with dist._coalescing_manager(async_ops=True) as manager:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        manager.wait()
+        for tensor in tensors:
+            self.assertEqual(tensor, torch.full_like(tensor, ranks * (ranks - 1) / 2))
+        with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+            works = [dist.broadcast(tensor, 0, async_op=True) for tensor in tensors]
+        manager.wait()
+        self.assertTrue(all(work.is_completed() for work in works))
+
+    def test_sparse(self):
+        indices = torch.tensor([[0, self.rank + 1]])
+        tensor = torch.sparse_coo_tensor(indices, torch.ones(2, 3), (ranks + 1, 3))
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        dense = torch.ones(ranks + 1, 3)
+        dense[0] = ranks
+        self.assertEqual(tensor.to_dense(), dense)
+        with self.assertRaisesRegex(ValueError, "summed"):
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+
+    # ---- messages
+
+    def test_messages(self):
+        after, before = (self.rank + 1) % ranks, (self.rank - 1) % ranks
+        given, found = torch.full((3,), float(self.rank)), torch.empty(3)
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, given, after, tag=3),
+                                        dist.P2POp(dist.irecv, found, before, tag=3)])
+        for work in works:
+            work.wait()
+        self.assertEqual(found, torch.full((3,), float(before)))
+        if self.rank == 0:
+            sources = set()
+            for _ in range(ranks - 1):
+                sources.add(dist.recv(found, tag=7))
+                self.assertIn(int(found[0]), sources)
+            self.assertEqual(sources, set(range(1, ranks)))
+        else:
+            dist.send(given, 0, tag=7)
+
+    # ---- groups
+
+    def test_groups(self):
+        first = dist.new_group([0, 1])
+        if self.rank < 2:
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=first)
+            self.assertEqual(tensor.item(), 2)
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1, ranks), mesh_dim_names=("a", "b"))
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=mesh.get_group("b"))
+        self.assertEqual(tensor.item(), ranks)
+        dist.all_reduce(tensor, group=mesh.get_group("a"))
+        self.assertEqual(tensor.item(), ranks)
+        dist.destroy_process_group(mesh.get_group("b"))
+        dist.barrier()
+
+    def test_again(self):
+        for _ in range(3):
+            dist.destroy_process_group()
+            self.start(60)
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            self.assertEqual(tensor.item(), ranks)
+
+    def test_symmetric(self):
+        import tutti.torch
+
+        tensor = tutti.torch.empty(4, 5, dtype=torch.float64)
+        self.assertEqual(tensor, torch.zeros(4, 5, dtype=torch.float64))
+        tensor += 1
+        dist.all_reduce(tensor)
+        self.assertEqual(tensor, torch.full((4, 5), float(ranks), dtype=torch.float64))
+        self.assertEqual(tutti.torch.empty((2, 0)).shape, (2, 0))
+
+    # ---- faults
+
+    def test_mismatch(self):
+        with self.assertRaises(tutti.MismatchError):
+            if self.rank:
+                dist.all_reduce(torch.ones(2))
+            else:
+                dist.broadcast(torch.ones(2), 0, async_op=True).wait()
+                dist.barrier()
+
+    def test_timeout(self):
+        self.start(0.5)
+        if self.rank == 0:
+            with self.assertRaisesRegex(RuntimeError, "rank 0 waited for rank 1"):
+                dist.all_reduce(torch.ones(1))
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            with self.assertRaises(tutti.TimeoutError):
+                work.wait()
+            self.assertIsInstance(work.exception(), tutti.TimeoutError)
+            with self.assertRaises(RuntimeError):
+                work.get_future().wait()
+
+    def test_abort(self):
+        work = dist.all_reduce(torch.ones(1), async_op=True) if self.rank == 0 else None
+        if self.rank == 1:
+            dist.group.WORLD.abort()
+        if work:
+            with self.assertRaises(tutti.AbortedError):
+                work.wait()
+
+    def test_monitored_barrier(self):
+        world = dist.group.WORLD
+        world.monitored_barrier(timedelta(seconds=60))
+        if self.rank == 0:
+            with self.assertRaisesRegex(RuntimeError, "Rank 1 failed to pass monitoredBarrier in 100 ms"):
+                world.monitored_barrier(timedelta(milliseconds=100))
+
+    # ---- what stands on it
+
+    def test_functional(self):
+        from torch.distributed import _functional_collectives as functional
+
+        tensor = torch.full((2 * ranks,), float(self.rank))
+        world = dist.group.WORLD
+        self.assertEqual(functional.all_reduce(tensor, "sum", world)[0].item(), ranks * (ranks - 1) / 2)
+        self.assertEqual(functional.all_gather_tensor(tensor[:2], 0, world)[::2].tolist(), list(range(ranks)))
+        self.assertEqual(functional.reduce_scatter_tensor(tensor, "avg", 0, world).tolist(), [(ranks - 1) / 2] * 2)
+        self.assertEqual(functional.all_to_all_single(tensor, None, None, world)[::2].tolist(), list(range(ranks)))
+        self.assertEqual(functional.broadcast(tensor, 1, world)[0].item(), 1)
+
+    def _model(self):
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+
+    def _batches(self):
+        generator = torch.Generator().manual_seed(1)
+        return [torch.randn(ranks * 2, 8, generator=generator) for _ in range(3)]
+
+    def _train(self, model, batches):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for batch in batches:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+    def test_data_parallel(self):
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+        whole = self._model()
+        self._train(whole, self._batches())
+        mine = [batch[2 * self.rank:2 * self.rank + 2] for batch in self._batches()]
+        for hook in None, default_hooks.allreduce_hook, default_hooks.bf16_compress_hook, powerSGD_hook.powerSGD_hook:
+            # Buckets of few bytes, so that there are several in flight.
+            model = torch.nn.parallel.DistributedDataParallel(self._model(), bucket_cap_mb=0.001)
+            if hook is powerSGD_hook.powerSGD_hook:
+                state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+                model.register_comm_hook(state, hook)
+            elif hook:
+                model.register_comm_hook(None, hook)
+            self._train(model, mine)
+            for one, other in zip(model.module.parameters(), whole.parameters()):
+                self.assertEqual(one, other, atol=1e-5 if hook in (None, default_hooks.allreduce_hook) else 1e-1, rtol=0)
+
+    def test_join(self):
+        model = torch.nn.parallel.DistributedDataParallel(self._model())
+        with model.join():
+            self._train(model, self._batches()[:1 + self.rank])
+
+    def test_fully_sharded(self):
+        from torch.distributed.fsdp import fully_shard
+
+        whole, model = self._model(), self._model()
+        self._train(whole, self._batches())
+        fully_shard(model[0])
+        fully_shard(model)
+        self._train(model, [batch[2 * self.rank:2 * self.rank + 2] for batch in self._batches()])
+        for one, other in zip(model.parameters(), whole.parameters()):
+            self.assertEqual(one.full_tensor(), other, atol=1e-5, rtol=0)
+
+    def test_profiler(self):
+        with torch.profiler.profile() as profile:
+            dist.all_reduce(torch.ones(1))
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
+        self.assertEqual(sum(event.name == "tutti:all_reduce" for event in profile.events()), 2)
+
+
+OWN_START = {"test_timeout"}
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])
