@@ -5,7 +5,9 @@
 The first line says what is drawn, the second one names the columns. "?" stands where there is no figure.
 Of a result of `tutti bench --vs` the placement is near, or the one with the most rows; of a rival the best setting.
 
-usage: chart.py RESULT.json
+Of several results: Tutti's time divided by the fastest rival's, a column for each result's collective.
+
+usage: chart.py RESULT.json...
 """
 import collections
 import json
@@ -21,12 +23,25 @@ def best(rivals, *names):
     return min((us for setting, us in rivals.items() if setting.split(" ")[0] in names), default=None)
 
 
+def placed(result):
+    """The rows of one placement."""
+    counts = collections.Counter(row["placement"] for row in result["rows"])
+    placement = "near" if "near" in counts else counts.most_common(1)[0][0]
+    return [row for row in result["rows"] if row["placement"] == placement]
+
+
+def ratios(results):
+    """The title, and a column for each collective."""
+    columns = {}
+    for result in results:
+        rows = [row for row in placed(result) if row["ratio"] and row.get("buffers", "ordinary") == "ordinary"]
+        columns[rows[0]["collective"]] = {row["bytes"]: row["ratio"] for row in rows}
+    return f"{rows[0]['ranks']} processes, float32, beside Open MPI, MPICH and Intel MPI", columns
+
+
 def cpu(result):
     """The title, and the columns by name."""
-    rows = result["rows"]
-    counts = collections.Counter(row["placement"] for row in rows)
-    placement = "near" if "near" in counts else counts.most_common(1)[0][0]
-    rows = [row for row in rows if row["placement"] == placement]
+    rows = placed(result)
     names = list(dict.fromkeys(setting.split(" ")[0] for row in rows for setting in row["rivals"]))
     titles = result.get("versions", TITLES)
     columns = {titles[name]: {row["bytes"]: best(row["rivals"], name) for row in rows} for name in names}
@@ -52,11 +67,16 @@ def gpu(result):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    with open(sys.argv[1], encoding="utf-8") as file:
-        result = json.load(file)
-    title, columns = (gpu if result["rows"][0]["placement"] == "gpu" else cpu)(result)
+    results = []
+    for path in sys.argv[1:]:
+        with open(path, encoding="utf-8") as file:
+            results.append(json.load(file))
+    if len(results) > 1:
+        title, columns = ratios(results)
+    else:
+        title, columns = (gpu if results[0]["rows"][0]["placement"] == "gpu" else cpu)(results[0])
     columns = {name: figures for name, figures in columns.items() if any(figures.values())}
     print(f"# {title}")
     print("\t".join(["bytes"] + [name.strip() for name in columns]))

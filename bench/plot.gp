@@ -1,4 +1,4 @@
-# gnuplot -c plot.gp COLUMNS OUT.svg: the columns of chart.py as one panel, 800 pixels wide.
+# gnuplot -c plot.gp COLUMNS OUT.svg WHAT: the columns of chart.py as one panel, 800 pixels wide.
 # Greys and hues of middling lightness on no background, so that it reads on light and dark pages.
 columns = ARG1
 titled = system(sprintf("sed -n '1s/^# //p' '%s'", columns))
@@ -17,7 +17,7 @@ set autoscale xfix
 set border 3 linecolor rgb "#808080"
 set title titled textcolor rgb "#808080"
 set xlabel "message" textcolor rgb "#808080"
-set ylabel "microseconds" textcolor rgb "#808080"
+set ylabel ARG3 textcolor rgb "#808080"
 set key outside right center Left reverse textcolor rgb "#808080" samplen 2 spacing 1.4
 set style data linespoints
 
