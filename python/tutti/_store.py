@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import time
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -228,8 +229,16 @@ def _give(value: bytes, buffer: Any, capacity: int, size: Any) -> None:
             raise _TooLong
 
 
-def _limit(timeout_ms: int) -> timedelta:
-    return timedelta(milliseconds=timeout_ms) if timeout_ms >= 0 else timedelta(days=365)
+def _wait_for(store: Any, keys: list[str], timeout_ms: int) -> None:
+    """Short waits ask again and again: PyTorch's TCPStore warns of each wait that times out."""
+    if not 0 <= timeout_ms < 1000:
+        store.wait(keys, timedelta(milliseconds=timeout_ms) if timeout_ms >= 0 else timedelta(days=365))
+        return
+    end = time.monotonic() + timeout_ms / 1000
+    while not store.check(keys):
+        if time.monotonic() >= end:
+            raise builtins.TimeoutError
+        time.sleep(0.001)
 
 
 @_store_op
@@ -239,13 +248,13 @@ def _set(store: Any, key: Any, value: Any, size: int) -> None:
 
 @_store_op
 def _get(store: Any, key: Any, timeout_ms: int, value: Any, capacity: int, size: Any) -> None:
-    store.wait([text(key)], _limit(timeout_ms))
+    _wait_for(store, [text(key)], timeout_ms)
     _give(store.get(text(key)), value, capacity, size)
 
 
 @_store_op
 def _wait(store: Any, keys: Any, count: int, timeout_ms: int) -> None:
-    store.wait([text(keys[i]) for i in range(count)], _limit(timeout_ms))
+    _wait_for(store, [text(keys[i]) for i in range(count)], timeout_ms)
 
 
 @_store_op

@@ -31,10 +31,20 @@ def test_readme(tmp_path):
     assert run_ranks(tmp_path, textwrap.dedent(program[0])).count("[2. 2. 2. 2.]") == 2
 
 
+def blocks_of_page():
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
 def test_page(tmp_path):
-    start, low = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.MULTILINE | re.DOTALL)
+    start, low, _ = blocks_of_page()
     program = start + textwrap.indent(low + "assert status == 0 and array.tolist() == [2] * 4\n", "    ")
     assert run_ranks(tmp_path, program).split() == "[[3. 3. 3. 3.] [3. 3. 3. 3.]]".split()
+
+
+def test_page_pytorch(tmp_path):
+    pytest.importorskip("torch")
+    program = blocks_of_page()[2]
+    assert run_ranks(tmp_path, program + "print(tensor[999].item())\n").split() == ["4.0", "4.0"]
 
 
 def test_page_names_what_there_is():

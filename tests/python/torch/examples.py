@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs each program of examples/python on 2 ranks."""
+"""Runs each program of examples/python on 2 ranks, and the benchmark once."""
 
 import os
 import sys
@@ -15,6 +15,7 @@ except ImportError as error:
 
 import runpy
 import socket
+import subprocess
 
 
 def run(rank, path, port):
@@ -31,3 +32,5 @@ if __name__ == "__main__":
         print("==", path.name, flush=True)
         # Ranks that are forked need not import PyTorch again.
         torch.multiprocessing.start_processes(run, (path, port), nprocs=2, start_method="fork")
+    print("== bench_torch", flush=True)
+    subprocess.run([sys.executable, "-m", "tutti.bench_torch", "--rounds", "1"], check=True)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""Times torch.distributed with the backend tutti beside Gloo, in the same processes, in turns.
+
+usage: python -m tutti.bench_torch [-n RANKS] [--rounds N]
+
+all_reduce: dist.all_reduce() of a float32 CPU tensor, by Gloo, by tutti, by the C call through cffi, and by a group in
+Python that does nothing. step: one step of DistributedDataParallel with 4 MB of gradients. Medians in microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import time
+from typing import Any, Callable
+
+SIZES = [4, 1 << 10, 64 << 10, 1 << 20, 16 << 20]
+
+
+def _median_us(function: Callable[[], object], calls: int) -> float:
+    times = []
+    for _ in range(calls):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times) * 1e6
+
+
+def _bench(rank: int, size: int, port: int, rounds: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from tutti._tutti import ffi, lib
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= size:
+        os.sched_setaffinity(0, {cores[rank]})
+    dist.init_process_group("tutti", rank=rank, world_size=size)
+    world: Any = dist.group.WORLD
+    gloo = dist.new_group(backend="gloo")
+
+    nothing = type("Nothing", (dist.ProcessGroup,), {"allreduce": lambda self, tensors, opts: None})(rank, size)
+    dist.distributed_c10d._world.pg_map[nothing] = ("nothing", None)
+
+    def show(*cells: object) -> None:
+        if rank == 0:
+            print("".join(f"{cell:>12}" if isinstance(cell, str) else f"{cell:12.4g}" for cell in cells), flush=True)
+
+    show("all_reduce", "gloo", "tutti", "C call", "nothing", "tutti/gloo", "tutti/C", "tutti/no-op")
+    for size_bytes in SIZES:
+        tensor = torch.zeros(size_bytes // 4)
+        at, count = ffi.cast("void *", tensor.data_ptr()), tensor.numel()
+
+        def by_c() -> None:
+            lib.tutti_all_reduce(at, at, count, lib.TUTTI_FLOAT32, lib.TUTTI_SUM, world._comm.handle, ffi.NULL)
+
+        ways = (lambda: dist.all_reduce(tensor, group=gloo), lambda: dist.all_reduce(tensor), by_c,
+                lambda: dist.all_reduce(tensor, group=nothing))
+        calls = max(5, min(500, (4 << 20) // size_bytes))
+        found: list[list[float]] = [[] for _ in ways]
+        for _ in range(rounds):
+            for times, way in zip(found, ways):
+                dist.barrier()
+                times.append(_median_us(way, calls))
+        us = [statistics.median(times) for times in found]
+        show(f"{size_bytes} B", *us, us[1] / us[0], us[1] / us[2], us[1] / us[3])
+
+    show("step", "gloo", "tutti", "tutti/gloo")
+    steps = []
+    for group in gloo, world:
+        model = torch.nn.parallel.DistributedDataParallel(
+            torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4))), process_group=group, bucket_cap_mb=1)
+        batch = torch.ones(1, 512)
+
+        def step(model: Any = model, batch: Any = batch) -> None:
+            model.zero_grad()
+            model(batch).sum().backward()
+
+        steps.append(step)
+    found = [[], []]
+    for _ in range(rounds):
+        for times, step in zip(found, steps):
+            dist.barrier()
+            times.append(_median_us(step, 10))
+    us = [statistics.median(times) for times in found]
+    show("4 MB", *us, us[1] / us[0])
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tutti.bench_torch", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=2, metavar="RANKS", help="number of processes")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; the median of their medians counts")
+    given = parser.parse_args()
+
+    import torch.multiprocessing
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.start_processes(_bench, (given.n, port, given.rounds), nprocs=given.n, start_method="fork")
+
+
+if __name__ == "__main__":
+    main()
