@@ -235,11 +235,14 @@ static int least_moved(struct rank_set ranks, const struct pair_block *blocks)
     return least;
 }
 
-/* Chooses the word that the step waits for. If there is one only, the last look was at it. */
+/* Chooses the word that the step waits for: the last one looked at, if all others have come. The
+ * last look may also have been at a message that came, in whose place a later one may lie by now.
+ */
 static void wait_choose(struct cpu_group *group, const struct request *request, struct pair_op *op,
                         bool reduces)
 {
-    if (rank_set_empty(op->to) && (reduces || rank_set_count(op->from) == 1))
+    if (rank_set_empty(op->to) &&
+        (reduces || (rank_set_count(op->from) == 1 && rank_set_has(op->from, op->base.peer))))
         return;
     const int to = least_moved(op->to, op->sent), from = least_moved(op->from, op->received);
     if (from >= 0 && (to < 0 || op->received[from].done < op->sent[to].done))
