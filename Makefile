@@ -5,8 +5,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo check test test-all faults fuzz coverage bench soak compilers deps wheel install format check-format \
-	clean help
+.PHONY: all demo check test test-all test-torch faults fuzz coverage bench soak compilers deps wheel install format \
+	check-format clean help
 
 all: ## build the library, the tool and the examples, in build/release
 	@scripts/deps build
@@ -48,6 +48,9 @@ bench: ## compare with Open MPI, MPICH, Intel MPI and Gloo (25 minutes); writes 
 	@scripts/rivals
 	@scripts/build gcc -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=ON
 	@bench/run.sh
+
+test-torch: ## run the tests of the PyTorch backend with another version: make test-torch TORCH=2.14.1
+	@scripts/test-torch $(TORCH)
 
 faults: ## run every fault at every stage of a communicator's life, write tests/fault/faults.md (half an hour)
 	@scripts/deps build check

@@ -270,6 +270,23 @@ class Test(MultiProcessTestCase):
         self.assertEqual(functional.all_to_all_single(tensor, None, None, world)[::2].tolist(), list(range(ranks)))
         self.assertEqual(functional.broadcast(tensor, 1, world)[0].item(), 1)
 
+    def test_compile(self):
+        from torch.distributed import _functional_collectives as functional
+
+        @torch.compile(backend="aot_eager", fullgraph=True)
+        def gathered_sum(tensor):
+            return functional.all_gather_tensor(functional.all_reduce(tensor * 2, "sum", dist.group.WORLD), 0,
+                                                dist.group.WORLD)
+
+        @torch.compile(backend="aot_eager")
+        def in_place(tensor):
+            doubled = tensor * 2
+            dist.all_reduce(doubled)
+            return doubled + 1
+
+        self.assertEqual(gathered_sum(torch.ones(2)), torch.full((2 * ranks,), 2. * ranks))
+        self.assertEqual(in_place(torch.ones(2)), torch.full((2,), 2. * ranks + 1))
+
     def _model(self):
         torch.manual_seed(0)
         return torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
