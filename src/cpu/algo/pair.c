@@ -38,10 +38,10 @@ struct pair_op {
 static void ways_find(const struct cpu_group *group, const struct request *request,
                       struct pair_op *op)
 {
-    const struct rank_set root = rank_set_of(request->peer);
+    const struct coll *coll = &coll_rows[request->collective];
+    const struct rank_set root = coll->peer ? rank_set_of(request->peer) : rank_set_none;
     const struct rank_set own = rank_set_of(group->rank);
     const struct rank_set others = rank_set_minus(rank_set_all(group->size), own);
-    const struct coll *coll = &coll_rows[request->collective];
     const bool is_root = group->rank == request->peer, to_root = coll->recv == COLL_OF_ROOT;
     op->to = op->from = rank_set_none;
     if (coll->peer == COLL_PARTNER)
