@@ -4,10 +4,14 @@
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* no other is taken under it */
 static struct fork_mutex *list; /* all that were ever locked; one that was first locked later comes
                                    before the others */
+/* Two threads may call fork() at the same time: the second one waits until the first one's is over.
+ */
+static pthread_mutex_t forking = PTHREAD_MUTEX_INITIALIZER;
 static struct fork_mutex *held; /* by fork(): this one and those behind it */
 
 static void hold_all(void)
 {
+    pthread_mutex_lock(&forking);
     pthread_mutex_lock(&list_lock);
     held = list;
     pthread_mutex_unlock(&list_lock);
@@ -21,6 +25,7 @@ static void release_all(void)
     pthread_mutex_unlock(&list_lock);
     for (struct fork_mutex *each = held; each; each = each->next)
         pthread_mutex_unlock(&each->mutex);
+    pthread_mutex_unlock(&forking);
 }
 
 static void release_in_child(void)
