@@ -269,11 +269,19 @@ def _check(store: Any, keys: Any, count: int, exists: Any) -> None:
     exists[0] = store.check([text(keys[i]) for i in range(count)])
 
 
+def _text_or_bytes(data: Any, size: int) -> str | bytes:
+    """PyTorch declares str, and takes bytes, too."""
+    value = bytes(ffi.buffer(data, size))
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
 @_store_op
 def _compare_set(store: Any, key: Any, expected: Any, expected_size: int, desired: Any, desired_size: int, value: Any,
                  capacity: int, size: Any) -> None:
-    found = store.compare_set(text(key), bytes(ffi.buffer(expected, expected_size)).decode(),
-                              bytes(ffi.buffer(desired, desired_size)).decode())
+    found = store.compare_set(text(key), _text_or_bytes(expected, expected_size), _text_or_bytes(desired, desired_size))
     _give(found if isinstance(found, bytes) else found.encode(), value, capacity, size)
 
 

@@ -119,6 +119,9 @@ def test_wrapped_torch_store(kind, tmp_path):
     def rank(number):
         own = one or dist.FileStore(str(tmp_path / "store"), 2)
         with tutti.Store.wrap(dist.PrefixStore("group", own)) as store:
+            key = f"binary{number}"
+            assert store.compare_set(key, b"", b"\xff\0") == b"\xff\0"
+            assert store.compare_set(key, b"\xff\0", b"\xfe") == b"\xfe"
             with tutti.Communicator.from_store(store, number, 2) as comm:
                 results[number] = comm.all_reduce(np.ones(2)).tolist()
 
