@@ -41,8 +41,12 @@ def on_threads(count, function, **options):
 
 
 def start_processes(count, program, **options):
-    """Starts a program on `count` ranks: there `store`, `rank` and `count` are set, numpy and tutti imported."""
+    """Starts a program on `count` ranks: there `store`, `rank` and `count` are set, numpy and tutti imported.
+
+    SIGINT raises KeyboardInterrupt there, also if the tests run in the background of a shell, which ignores it.
+    """
     url = f"file:{Path(tempfile.mkdtemp(), 'store')}"
-    head = f"import os, numpy, tutti\ncount, store = {count}, tutti.Store({url!r}, 60)\n"
+    head = ("import os, signal, numpy, tutti\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            f"count, store = {count}, tutti.Store({url!r}, 60)\n")
     return [subprocess.Popen([sys.executable, "-c", f"{head}rank = {rank}\n{program}"], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, **options) for rank in range(count)]
