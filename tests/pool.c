@@ -2,6 +2,7 @@
 #include "pool.h"
 
 #include "../tools/collective.h"
+#include "random.h"
 #include "reference.h"
 
 #include <math.h>
@@ -19,10 +20,7 @@ struct pool {
 
 uint64_t pool_random(uint64_t *state)
 {
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
+    return random_next(state);
 }
 
 /* Mostly plain numbers, whose sums need rounding, and a few of every odd kind. */

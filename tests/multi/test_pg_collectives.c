@@ -10,6 +10,7 @@
  * alone.
  */
 #include "pg_cuda.h"
+#include "random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,20 +71,6 @@ struct call {
 
 static bool on_gpus;
 
-static uint64_t next(uint64_t *random)
-{
-    *random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t z = *random;
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static int below(uint64_t *random, int bound)
-{
-    return (int)(next(random) % (uint64_t)bound);
-}
-
 /* ---- what moves ------------------------------------------------------------------------------ */
 
 /* What rank `from` sends to rank `to`, or to all: `to` is 0. Small, so that sums fit into a byte.
@@ -91,7 +78,7 @@ static int below(uint64_t *random, int bound)
 static int value_of(const struct call *call, int pair, int from, int to, int64_t element)
 {
     uint64_t random = call->seed + (uint64_t)(element * 1000 + pair * 100 + from * 10 + to);
-    return below(&random, 25);
+    return random_below(&random, 25);
 }
 
 static bool sums(const struct call *call)
@@ -159,20 +146,21 @@ static void call_draw(struct call *call, uint64_t seed, int size)
 {
     uint64_t random = seed;
     *call = (struct call){.seed = seed};
-    call->shape = &shapes[below(&random, SHAPES)];
-    call->dtype = dtypes[below(&random, 4)];
-    call->root = below(&random, size);
+    call->shape = &shapes[random_below(&random, SHAPES)];
+    call->dtype = dtypes[random_below(&random, 4)];
+    call->root = random_below(&random, size);
     const bool all_to_all = has_block_each(call, 0) && has_block_each(call, 1);
-    call->pairs = all_to_all ? 1 : 1 + below(&random, MOST_PAIRS);
-    call->ragged = all_to_all && below(&random, 2);
+    call->pairs = all_to_all ? 1 : 1 + random_below(&random, MOST_PAIRS);
+    call->ragged = all_to_all && random_below(&random, 2);
     for (int p = 0; p < MOST_PAIRS; p++) {
-        const int64_t most = below(&random, 20) ? 30 : LONG_ELEMENTS / 3;
-        call->sizes[p][0] = below(&random, 4);
-        call->sizes[p][1] = below(&random, (int)most);
+        const int64_t most = random_below(&random, 20) ? 30 : LONG_ELEMENTS / 3;
+        call->sizes[p][0] = random_below(&random, 4);
+        call->sizes[p][1] = random_below(&random, (int)most);
     }
     for (int from = 0; from < size; from++)
         for (int to = 0; to < size; to++)
-            call->lengths[from][to] = below(&random, below(&random, 20) ? 40 : LONG_ELEMENTS);
+            call->lengths[from][to] =
+                random_below(&random, random_below(&random, 20) ? 40 : LONG_ELEMENTS);
 }
 
 /* Make one operand of one pair: its memory, and its tensors. In a list the blocks lie in memory in
@@ -235,11 +223,11 @@ static void tensors_make(struct call *call, int side, int pair, int rank, int si
 static void call_make(struct call *call, int rank, int size)
 {
     uint64_t random = call->seed * 31 + (uint64_t)rank;
-    const bool in_place = below(&random, 3) == 0;
-    bool lists[2] = {below(&random, 2), below(&random, 2)};
+    const bool in_place = random_below(&random, 3) == 0;
+    bool lists[2] = {random_below(&random, 2), random_below(&random, 2)};
     uint64_t same = call->seed + 1;
     if (has_block_each(call, 0) && has_block_each(call, 1))
-        lists[0] = lists[1] = call->ragged || below(&same, 2);
+        lists[0] = lists[1] = call->ragged || random_below(&same, 2);
     for (int p = 0; p < call->pairs; p++) {
         const bool both = has_side(call, 0, rank) && has_side(call, 1, rank);
         for (int side = 0; side < 2; side++)

@@ -7,6 +7,7 @@
  * usage: test_pg_messages processes|threads
  */
 #include "pg.h"
+#include "random.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,20 +22,6 @@ enum {
     ANY_TAG = 1000,
     SOON_MS = 50,
 };
-
-static uint64_t next(uint64_t *random)
-{
-    *random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t z = *random;
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static int below(uint64_t *random, int bound)
-{
-    return (int)(next(random) % (uint64_t)bound);
-}
 
 static enum tutti_status submit(tutti_pg_t *pg, bool sends, float *data, int64_t count, int peer,
                                 uint32_t tag, int64_t timeout_ms, tutti_work_t **work)
@@ -62,11 +49,12 @@ struct message {
 static void message_make(struct message *message, int from, int to, int index)
 {
     uint64_t random = (uint64_t)(from * 1000 + to * 100000 + index * 10000000);
-    message->tag = (uint32_t)below(&random, TAGS);
-    message->count = below(&random, 4) ? below(&random, 400) : below(&random, 2000);
-    if (below(&random, 20) == 0)
-        message->count = LONG_ELEMENTS + below(&random, 50);
-    message->element = below(&random, 1000);
+    message->tag = (uint32_t)random_below(&random, TAGS);
+    message->count =
+        random_below(&random, 4) ? random_below(&random, 400) : random_below(&random, 2000);
+    if (random_below(&random, 20) == 0)
+        message->count = LONG_ELEMENTS + random_below(&random, 50);
+    message->element = random_below(&random, 1000);
     message->data = malloc((size_t)message->count * sizeof(float) + 1);
 }
 
@@ -79,8 +67,8 @@ static int messages_make(struct ranks *ranks, int rank, int each, struct message
     const int all = 2 * (ranks->size - 1) * each;
     while (count < all) {
         struct message *message = &messages[count];
-        const bool sends = below(&random, 2);
-        const int peer = below(&random, ranks->size), tag = below(&random, TAGS);
+        const bool sends = random_below(&random, 2);
+        const int peer = random_below(&random, ranks->size), tag = random_below(&random, TAGS);
         int *index = &next_index[sends][peer][tag];
         if (peer == rank)
             continue;

@@ -10,6 +10,7 @@
  * with "direct" the group is of a CUDA communicator besides.
  */
 #include "pg_cuda.h"
+#include "random.h"
 #include "reference.h"
 
 #include <pthread.h>
@@ -68,34 +69,20 @@ struct submitter {
     int index;
 };
 
-static uint64_t next(uint64_t *random)
-{
-    *random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t z = *random;
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static int below(uint64_t *random, int bound)
-{
-    return (int)(next(random) % (uint64_t)bound);
-}
-
 /* Random extents, in a random order in memory. */
 static void shape_make(uint64_t *random, struct operation *operation)
 {
     int order[MOST_DIMS];
-    operation->dims = below(random, MOST_DIMS + 1);
+    operation->dims = random_below(random, MOST_DIMS + 1);
     operation->count = 1;
     for (int d = 0; d < operation->dims; d++) {
-        int place = below(random, d + 1);
-        operation->sizes[d] = below(random, 20) ? 1 + below(random, 6) : 0;
+        int place = random_below(random, d + 1);
+        operation->sizes[d] = random_below(random, 20) ? 1 + random_below(random, 6) : 0;
         operation->count *= (size_t)operation->sizes[d];
         order[d] = order[place];
         order[place] = d;
     }
-    if (operation->dims && !below(random, 40)) {
+    if (operation->dims && !random_below(random, 40)) {
         operation->dims = 1;
         operation->sizes[0] = LONG_ELEMENTS;
         operation->count = LONG_ELEMENTS;
@@ -111,26 +98,26 @@ static void shape_make(uint64_t *random, struct operation *operation)
 
 static void operation_make(uint64_t *random, struct operation *operation)
 {
-    *operation = (struct operation){.seed = next(random)};
+    *operation = (struct operation){.seed = random_next(random)};
     do {
-        operation->dtype = (enum tutti_dtype)below(random, TUTTI_DTYPE_COUNT);
-        operation->kind = (tutti_op_t)(uintptr_t)(1 + below(random, REFERENCE_OPS - 1));
+        operation->dtype = (enum tutti_dtype)random_below(random, TUTTI_DTYPE_COUNT);
+        operation->kind = (tutti_op_t)(uintptr_t)(1 + random_below(random, REFERENCE_OPS - 1));
     } while (!reference_has(operation->dtype, operation->kind));
-    operation->several = below(random, 2);
-    operation->tag = (uint32_t)below(random, TAGS);
+    operation->several = random_below(random, 2);
+    operation->tag = (uint32_t)random_below(random, TAGS);
     shape_make(random, operation);
 }
 
 static int tensors_of(const struct operation *operation, int rank)
 {
     uint64_t random = operation->seed + (uint64_t)rank;
-    return operation->several ? 1 + below(&random, MOST_TENSORS) : 1;
+    return operation->several ? 1 + random_below(&random, MOST_TENSORS) : 1;
 }
 
 /* One element: numbers that the dtype can hold, or any bits of an integer. */
 static void element_make(uint64_t *random, enum tutti_dtype dtype, void *element)
 {
-    uint64_t bits = next(random);
+    uint64_t bits = random_next(random);
     double value = (double)((int64_t)(bits % 4001) - 2000) / 500;
     float single = (float)value;
     uint32_t code;

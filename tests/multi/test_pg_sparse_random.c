@@ -10,6 +10,7 @@
  * With "cuda" the sparse tensors are on GPUs, those of a rank on several.
  */
 #include "pg_cuda.h"
+#include "random.h"
 #include "reference.h"
 #include "sparse_reference.h"
 
@@ -52,45 +53,34 @@ struct operation {
 
 static bool on_gpus;
 
-static uint64_t next(uint64_t *random)
-{
-    *random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t z = *random;
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static int below(uint64_t *random, int bound)
-{
-    return (int)(next(random) % (uint64_t)bound);
-}
-
 static void operation_make(uint64_t *random, struct operation *operation)
 {
-    *operation = (struct operation){.seed = next(random)};
+    *operation = (struct operation){.seed = random_next(random)};
     struct sparse_shape *shape = &operation->shape;
-    operation->tag = (uint32_t)below(random, TAGS);
-    operation->dense = below(random, 4) == 0;
-    operation->empty = below(random, 15) == 0;
-    operation->large = below(random, 15) == 0;
-    shape->dtype = (enum tutti_dtype)below(random, TUTTI_DTYPE_COUNT);
-    shape->sparse_dim = below(random, 20) ? below(random, MOST_SPARSE + 1) : MANY_DIMS;
-    shape->dense_dim = below(random, MOST_DENSE + 1);
+    operation->tag = (uint32_t)random_below(random, TAGS);
+    operation->dense = random_below(random, 4) == 0;
+    operation->empty = random_below(random, 15) == 0;
+    operation->large = random_below(random, 15) == 0;
+    shape->dtype = (enum tutti_dtype)random_below(random, TUTTI_DTYPE_COUNT);
+    shape->sparse_dim =
+        random_below(random, 20) ? random_below(random, MOST_SPARSE + 1) : MANY_DIMS;
+    shape->dense_dim = random_below(random, MOST_DENSE + 1);
     for (int d = 0; d < shape->sparse_dim; d++)
         operation->sizes[d] =
-            1 + below(random, operation->large && shape->sparse_dim < MANY_DIMS ? 50 : 5);
+            1 + random_below(random, operation->large && shape->sparse_dim < MANY_DIMS ? 50 : 5);
     for (int d = 0; d < shape->dense_dim; d++)
-        operation->sizes[shape->sparse_dim + d] = below(random, 20) ? 1 + below(random, 6) : 0;
-    if (shape->sparse_dim && below(random, 20) == 0)
+        operation->sizes[shape->sparse_dim + d] =
+            random_below(random, 20) ? 1 + random_below(random, 6) : 0;
+    if (shape->sparse_dim && random_below(random, 20) == 0)
         operation->sizes[0] = 0;
 }
 
 /* Numbers whose sums are never NaN, any bits of integers. */
 static void element_make(uint64_t *random, enum tutti_dtype dtype, unsigned char *element)
 {
-    uint64_t bits = next(random);
-    const double value = below(random, 10) ? (double)((int64_t)(bits % 4001) - 2000) / 500 : -0.0;
+    uint64_t bits = random_next(random);
+    const double value =
+        random_below(random, 10) ? (double)((int64_t)(bits % 4001) - 2000) / 500 : -0.0;
     const float single = (float)value;
     if (dtype == TUTTI_FLOAT64)
         memcpy(&bits, &value, sizeof value);
@@ -106,16 +96,16 @@ static void element_make(uint64_t *random, enum tutti_dtype dtype, unsigned char
 static struct sparse_entries entries_make(const struct operation *operation, uint64_t *random)
 {
     const struct sparse_shape *shape = &operation->shape;
-    size_t nnz = operation->empty || below(random, 5) == 0
+    size_t nnz = operation->empty || random_below(random, 5) == 0
                      ? 0
-                     : (size_t)below(random, operation->large ? LARGE_NNZ : MOST_NNZ);
+                     : (size_t)random_below(random, operation->large ? LARGE_NNZ : MOST_NNZ);
     for (int d = 0; d < shape->sparse_dim; d++)
         nnz = shape->sizes[d] ? nnz : 0;
     const size_t bytes = sparse_row_bytes(shape), indices_count = nnz * (size_t)shape->sparse_dim;
     int64_t *indices = malloc(indices_count * sizeof *indices + 1);
     unsigned char *values = malloc(nnz * bytes + 1);
     for (size_t i = 0; i < indices_count; i++)
-        indices[i] = (int64_t)(next(random) % (uint64_t)shape->sizes[i / nnz]);
+        indices[i] = (int64_t)(random_next(random) % (uint64_t)shape->sizes[i / nnz]);
     const enum tutti_dtype component = reference_component(shape->dtype);
     for (size_t at = 0; at < nnz * bytes; at += tutti_dtype_size(component))
         element_make(random, component, values + at);
@@ -125,7 +115,7 @@ static struct sparse_entries entries_make(const struct operation *operation, uin
 static int inputs_make(const struct operation *operation, int rank, struct sparse_entries *inputs)
 {
     uint64_t random = operation->seed + (uint64_t)rank;
-    int count = 1 + below(&random, MOST_TENSORS);
+    int count = 1 + random_below(&random, MOST_TENSORS);
     for (int i = 0; i < count; i++)
         inputs[i] = entries_make(operation, &random);
     return count;
