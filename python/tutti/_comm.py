@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Tuple, Ty
 from tutti._buffers import Array, operand, stream_value
 from tutti._dtypes import HANDLES, Op, algorithm_value, named_dtype, op_handle
 from tutti._errors import Error, InvalidError, check, make_error, milliseconds, text
+from tutti._handle import Handle
 from tutti._signals import Interrupt, call_in_thread
 from tutti._store import Store, launcher
 from tutti._tutti import ffi, lib
@@ -183,7 +184,7 @@ def _comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[A
     return options, interrupt, kept
 
 
-class Communicator:
+class Communicator(Handle):
     """The ranks of a node that call collectives together. Make one by from_env(), from_store() or from_id().
 
     All ranks make their calls in the same order; one thread at a time uses a communicator. Operands are numpy arrays,
@@ -629,16 +630,6 @@ class Communicator:
     def abort(self) -> None:
         """Ends all waits on all ranks with AbortedError. Any thread may call it, also in a signal handler."""
         lib.tutti_comm_abort(self._handle)
-
-    def __enter__(self) -> Communicator:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self.close()
 
     def __repr__(self) -> str:
         return f"<tutti.Communicator rank {self.rank} of {self.world_size}>"

@@ -13,6 +13,7 @@ from tutti._buffers import Array, DeviceMemory, check_row_major, fill_tensor, ho
 from tutti._comm import Communicator
 from tutti._dtypes import Op, op_handle
 from tutti._errors import Error, InvalidError, check, error_of, make_error, milliseconds, text
+from tutti._handle import Handle
 from tutti._signals import wait_in_slices
 from tutti._store import Store
 from tutti._tutti import ffi, lib
@@ -182,7 +183,7 @@ def _listed(arrays: Arrays) -> Sequence[Array]:
     return arrays if isinstance(arrays, (list, tuple)) else [arrays]
 
 
-class ProcessGroup:
+class ProcessGroup(Handle):
     """Asynchronous operations of the ranks of a communicator, or of some of them.
 
     comm     without `ranks`, on a CPU communicator: it serves only the group from then on
@@ -330,16 +331,6 @@ class ProcessGroup:
         """Destroys the group. Local and bounded. All works are done then; those under way end with AbortedError."""
         handle, self._handle = self._handle, ffi.NULL
         lib.tutti_pg_destroy(handle)
-
-    def __enter__(self) -> ProcessGroup:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self.close()
 
 
 def _fill_sparse(struct: Any, tensor: SparseTensor, stream: int) -> list[Any]:

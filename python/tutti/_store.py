@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from tutti._errors import InvalidError, check, milliseconds, text
+from tutti._handle import Handle
 from tutti._signals import call_in_thread, wait_in_slices
 from tutti._tutti import ffi, lib
 
@@ -37,7 +38,7 @@ def _bytes(value: bytes | str) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-class Store:
+class Store(Handle):
     """A key-value store that all ranks reach: tutti_store_open() describes the URLs.
 
     url      "env:" as the launcher says; "tcp://HOST:PORT", with "?server=1" in one process; "file:PATH";
@@ -173,16 +174,6 @@ class Store:
         """Closes the handle. The handle that serves waits, at most 2 s, until the clients have closed theirs."""
         handle, self._handle = self._handle, ffi.NULL
         lib.tutti_store_close(handle)
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self.close()
 
 
 class _Wrapped:

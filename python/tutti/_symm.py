@@ -13,11 +13,12 @@ from tutti._buffers import DeviceMemory, host_array, stream_value
 from tutti._comm import DEVICES
 from tutti._dtypes import SIZES, named_dtype
 from tutti._errors import InvalidError, check, milliseconds
+from tutti._handle import Handle
 from tutti._store import Store
 from tutti._tutti import ffi, lib
 
 
-class SymmetricGroup:
+class SymmetricGroup(Handle):
     """1 to 64 ranks that share memory.
 
     name   1 to 63 bytes, equal on all ranks; a process registers a name only once for each rank
@@ -53,16 +54,6 @@ class SymmetricGroup:
             memory.free()
         handle, self._handle = self._handle, ffi.NULL
         lib.tutti_symm_group_destroy(handle)
-
-    def __enter__(self) -> SymmetricGroup:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self.close()
 
 
 class SymmetricMemory:
