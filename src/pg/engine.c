@@ -450,13 +450,16 @@ static void give_engine(struct tutti_pg *pg)
 /* Handle events. Return whether there were any. */
 static bool step(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
 {
+    /* A rank that has run a collective has seen what its peers withdrew before they announced it:
+     * messages are taken before receives are, and sent before announcements. */
+    bool any = pg_messages_take(pg);
     /* Counts as an event even if the input is not ready: it likely is soon. */
-    bool any = take_submitted(pg, is_own_thread, stopping);
+    any |= take_submitted(pg, is_own_thread, stopping);
+    any |= pg_messages_send(pg);
     any |= announce(pg);
     any |= complete_copied(pg);
     if (pg->leader)
         any |= pg_leader_poll(pg->leader);
-    any |= pg_messages_poll(pg);
     any |= handle_verdict(pg);
     return any;
 }

@@ -351,13 +351,18 @@ void pg_messages_open(struct tutti_pg *pg)
         cpu_group_set_messages(pg->comm->host, messages_take, pg);
 }
 
-bool pg_messages_poll(struct tutti_pg *pg)
+bool pg_messages_take(struct tutti_pg *pg)
 {
     bool any = false;
     for (int r = 0; pg->comm->rules.paths.all && r < pg->control.size; r++)
         if (r != pg->control.rank)
             any |= messages_take(pg, r);
-    return any | (pg->notes.first && notes_send(pg));
+    return any;
+}
+
+bool pg_messages_send(struct tutti_pg *pg)
+{
+    return pg->notes.first && notes_send(pg);
 }
 
 /* End a send whose receiver has not answered. Return false if there is no memory to withdraw it. */

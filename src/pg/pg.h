@@ -372,8 +372,9 @@ static inline bool pg_is_message(const struct pg_op *op)
 void pg_messages_open(struct tutti_pg *pg);
 /* A send or receive has been submitted. */
 void pg_message_begin(struct tutti_pg *pg, struct pg_op *op);
-/* Take what has come, send what there is room for. Return whether there was anything. */
-bool pg_messages_poll(struct tutti_pg *pg);
+/* Take what has come; send what there is room for. Return whether there was anything. */
+bool pg_messages_take(struct tutti_pg *pg);
+bool pg_messages_send(struct tutti_pg *pg);
 /* End the messages whose time-out has passed. Return the rank that has stopped inside one, or -1.
  */
 int pg_messages_check(struct tutti_pg *pg, int64_t now);
