@@ -151,8 +151,10 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * it. Two failures end the whole group: a rank that makes no progress inside an operation, for the
  * time-out of that operation; and a leader (rank 0) whose group thread does not answer for 5 s or,
  * if it is inside an operation, for 5 s and the group's time-out. All pending and later operations
- * then end with TIMEOUT. A dead rank ends the group with PEER_DEAD. The tensors of operations that
- * were exchanging data are then undefined.
+ * then end with TIMEOUT. After a rank has destroyed its group or died, pending and later
+ * collectives end with PEER_DEAD; messages between the other ranks go on, unless the rank died
+ * while a collective waited. The tensors of operations that were exchanging data are then
+ * undefined.
  *
  * *CUDA tensors* go through pinned host memory. Exception: in a group of a CUDA communicator, one
  * tensor on every rank, on the rank's device, is reduced by the devices, with the algorithms of
@@ -283,6 +285,9 @@ tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tu
  * *Time-out.* If it passes before the operation has been matched, the operation ends with TIMEOUT.
  * A send whose receive has matched meanwhile may end so, too. Both ends have their own time-outs.
  * Once data move, the group ends if a rank makes no progress for the time-out.
+ *
+ * *Exit.* A message whose peer has destroyed its group or died ends with PEER_DEAD; a receive from
+ * TUTTI_ANY_SOURCE does so once no other rank is left.
  *
  * - [in] tensor: on the CPU; copied
  * - [in] peer: another rank of the group

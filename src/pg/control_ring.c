@@ -249,12 +249,15 @@ void pg_control_leave(struct pg_control *control, int cause)
     pg_control_notify_others(control);
 }
 
-int pg_control_exited_rank(const struct pg_control *control)
+struct rank_set pg_control_left(const struct pg_control *control, int *cause)
 {
+    struct rank_set ranks = rank_set_none;
     for (int r = 0; r < control->size; r++) {
         uint32_t left = order_load_acquire_u32(&control->rings[r]->left); /* H4a pairs H4 */
-        if (r != control->rank && left)
-            return (int)left - 1;
+        if (r == control->rank || !left)
+            continue;
+        *cause = rank_set_empty(ranks) ? (int)left - 1 : *cause;
+        rank_set_add(&ranks, r);
     }
-    return -1;
+    return ranks;
 }

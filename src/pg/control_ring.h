@@ -15,6 +15,7 @@
 #define TUTTI_PG_CONTROL_RING_H
 
 #include "base/layout.h"
+#include "base/rank_set.h"
 
 #include <stdbool.h>
 
@@ -76,8 +77,8 @@ bool pg_control_take_verdict(struct pg_control *control, struct layout_verdict *
 int pg_control_unresponsive_rank(const struct pg_control *control);
 /* This rank leaves the group because of the rank `cause`: itself, or a rank that had left. */
 void pg_control_leave(struct pg_control *control, int cause);
-/* Return the rank because of which another rank has left; -1 if all are present. What the leaving
- * rank posted before can be read by then. */
-int pg_control_exited_rank(const struct pg_control *control);
+/* Return the other ranks that have left. What they posted before can be read by then. [out] cause:
+ * the rank because of which the first of them has left. */
+struct rank_set pg_control_left(const struct pg_control *control, int *cause);
 
 #endif

@@ -107,11 +107,23 @@ static bool has_polled_event(void *context)
 
 /* ---- the end of the group -------------------------------------------------------------------- */
 
+/* Complete the collectives. */
+static void fail_collectives(struct tutti_pg *pg, const struct pg_outcome *fault)
+{
+    struct pg_op *op;
+    struct pg_key *key;
+    while ((key = pg_table_take_any(&pg->announced)))
+        pg_complete(pg, op_of(key), fault);
+    while ((op = pg_list_take(&pg->to_announce)))
+        pg_complete(pg, op, fault);
+    while ((op = pg_list_take(&pg->awaiting_input)))
+        pg_complete(pg, op, fault);
+}
+
 /* The group has ended: complete all its operations with its fault. The first fault is kept. */
 static void fail_group(struct tutti_pg *pg, const struct pg_outcome *fault)
 {
     struct pg_op *op;
-    struct pg_key *key;
     pthread_mutex_lock(&pg->lock);
     if (!pg->has_failed)
         pg->fault = *fault;
@@ -120,12 +132,7 @@ static void fail_group(struct tutti_pg *pg, const struct pg_outcome *fault)
     struct pg_list queue = pg->queue;
     pg->queue = (struct pg_list){NULL, NULL};
     pthread_mutex_unlock(&pg->lock);
-    while ((key = pg_table_take_any(&pg->announced)))
-        pg_complete(pg, op_of(key), &first_fault);
-    while ((op = pg_list_take(&pg->to_announce)))
-        pg_complete(pg, op, &first_fault);
-    while ((op = pg_list_take(&pg->awaiting_input)))
-        pg_complete(pg, op, &first_fault);
+    fail_collectives(pg, &first_fault);
     while ((op = pg_list_take(&queue)))
         pg_complete(pg, op, &first_fault);
     pg_messages_drop(pg);
@@ -150,16 +157,37 @@ static void fail_with_comm_fault(struct tutti_pg *pg)
     fail_group(pg, &outcome);
 }
 
-/* A rank has exited. If operations are under way, fail the communicator too: peers that wait inside
- * an operation for this rank are then told which rank caused it. Without operations the exit is no
- * fault. */
-static void fail_exited(struct tutti_pg *pg, int rank)
+/* Ranks that have left the group, and ranks that have died. */
+struct exited {
+    struct rank_set left, dead;
+    int cause; /* the rank because of which the first one is gone */
+};
+
+/* A rank that leaves has run all collectives that it announced, or has failed the communicator. So
+ * no rank is inside a collective with it, and those that wait end on each rank by themselves. After
+ * a death a peer may be inside a collective that this rank has announced: the communicator and the
+ * group fail. */
+static void handle_exited(struct tutti_pg *pg, const struct exited *exited)
 {
-    const struct pg_outcome exited = {
-        .status = TUTTI_ERR_PEER_DEAD, .rank = pg->control.rank, .peer = rank, .has_failed = true};
-    if (is_busy(pg))
-        (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, rank);
-    fail_group(pg, &exited);
+    struct pg_outcome fault = {
+        .status = TUTTI_ERR_PEER_DEAD, .rank = pg->control.rank, .peer = exited->cause};
+    const struct rank_set all = rank_set_union(exited->left, exited->dead);
+    if (rank_set_empty(rank_set_minus(all, pg->gone)))
+        return;
+    pg->gone = rank_set_union(pg->gone, all);
+    if (pg->announced.count && !rank_set_empty(exited->dead)) {
+        fault.has_failed = true;
+        (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, fault.peer);
+        fail_group(pg, &fault);
+        return;
+    }
+    pthread_mutex_lock(&pg->lock);
+    if (!pg->has_failed && !pg->lacks_rank)
+        pg->fault = fault;
+    pg->lacks_rank = true;
+    pthread_mutex_unlock(&pg->lock);
+    fail_collectives(pg, &pg->fault); /* only this thread writes it */
+    pg_messages_drop_gone(pg);
 }
 
 /* Complete the operations whose results are on the device. An operation of the devices may have
@@ -200,6 +228,10 @@ static bool take_submitted(struct tutti_pg *pg, bool is_own_thread, bool *stoppi
     while ((op = pg_list_take(&queue))) {
         if (pg_is_message(op)) {
             pg_message_begin(pg, op);
+            continue;
+        }
+        if (pg->lacks_rank) { /* submitted before; only the stepping thread writes it */
+            pg_complete(pg, op, &pg->fault);
             continue;
         }
         const bool waits = op->staging || pg->awaiting_input.first;
@@ -379,31 +411,29 @@ static int64_t check_deadlines(struct tutti_pg *pg)
         (void)pg_comm_fail(pg->comm, TUTTI_ERR_TIMEOUT, stopped);
         fail_with_comm_fault(pg);
     }
-    if (pg->leader)
+    if (pg->leader && rank_set_empty(pg->gone))
         pg_leader_remind(pg->leader, check.now, pg->list);
     int64_t slice = is_busy(pg) ? CHECK_MS : IDLE_MS;
     int64_t left = deadline_left_ms(pg->next_deadline);
     return left < 0 || left > slice ? slice : left;
 }
 
-/* Return a rank whose process has ended, -1 if all live. Asks the kernel, at most every
- * CHECK_MS. */
-static int dead_rank(struct tutti_pg *pg)
+/* Asks the kernel for processes that have ended, at most every CHECK_MS. */
+static struct exited exited_ranks(struct tutti_pg *pg)
 {
-    struct rank_set left, dead;
+    struct exited exited = {.cause = -1};
+    struct rank_set left = rank_set_none, dead = rank_set_none;
     int64_t now = deadline_now();
-    if (now - pg->peers_checked_at < (int64_t)CHECK_MS * 1000000)
-        return -1;
-    pg->peers_checked_at = now;
-    cpu_group_exited_peers(pg->comm->host, &left, &dead);
-    return rank_set_next(rank_set_union(left, dead), -1);
-}
-
-/* Return a rank that has left the group or died, -1 if there is none. */
-static int exited_rank(struct tutti_pg *pg)
-{
-    int left = pg_control_exited_rank(&pg->control);
-    return left >= 0 ? left : dead_rank(pg);
+    if (now - pg->peers_checked_at >= (int64_t)CHECK_MS * 1000000) {
+        pg->peers_checked_at = now;
+        cpu_group_exited_peers(pg->comm->host, &left, &dead);
+    }
+    /* Afterwards: a rank leaves the group before its communicator. */
+    exited.left = pg_control_left(&pg->control, &exited.cause);
+    exited.dead = rank_set_minus(rank_set_union(left, dead), exited.left);
+    if (exited.cause < 0)
+        exited.cause = rank_set_next(exited.dead, -1);
+    return exited;
 }
 
 /* ---- one thread at a time -------------------------------------------------------------------- */
@@ -429,8 +459,9 @@ static bool finish_stopping(struct tutti_pg *pg)
         tutti_comm_abort(pg->direct);
     while ((op = pg_list_take(&pg->copying_out)))
         pg_complete(pg, op, &aborted);
-    /* The leader may have started an operation meanwhile, which this rank will not run. */
-    (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, own);
+    /* The leader may have started a collective meanwhile, which this rank will not run. */
+    if (pg->announced.count)
+        (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, own);
     fail_group(pg, &aborted);
     return true;
 }
@@ -505,7 +536,7 @@ static bool poll_once(struct tutti_pg *pg)
     }
     const bool helped = pg->helped;
     pg->helped = false;
-    int exited = exited_rank(pg); /* read before the posts of that rank */
+    const struct exited exited = exited_ranks(pg); /* read before the posts of those ranks */
     if (step(pg, true, &stopping)) {
         give_engine(pg);
         pg_control_reset_idle(&pg->control);
@@ -516,8 +547,8 @@ static bool poll_once(struct tutti_pg *pg)
      * it. */
     if (cpu_group_check_peers(pg->comm->host, pg->control.rank, false, &fault))
         fail_with_comm_fault(pg);
-    else if (exited >= 0)
-        fail_exited(pg, exited);
+    else
+        handle_exited(pg, &exited);
     int64_t ms = check_deadlines(pg);
     if (stopping && finish_stopping(pg))
         return false;
@@ -536,7 +567,8 @@ void *pg_engine(void *argument)
     (void)prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0); /* without it a nap of 50 us lasts 100 us */
     while (poll_once(pg))
         ;
-    bool has_cause = pg->has_failed && pg->fault.peer >= 0; /* only this thread writes these */
+    /* Only this thread writes these. */
+    bool has_cause = (pg->has_failed || pg->lacks_rank) && pg->fault.peer >= 0;
     pg_control_leave(&pg->control, has_cause ? pg->fault.peer : pg->control.rank);
     return NULL;
 }

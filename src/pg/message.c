@@ -179,6 +179,22 @@ static bool matches(const struct pg_op *op, const struct pg_note *note)
            (op->args.peer == note->peer || op->args.peer == TUTTI_ANY_SOURCE);
 }
 
+/* The rank without which an operation cannot end, if it is gone; otherwise -1. */
+static int gone_peer(const struct tutti_pg *pg, const struct pg_op *op)
+{
+    const int peer = op->is_moving && !is_send(op) ? (int)op->source - 1 : op->args.peer;
+    if (peer != TUTTI_ANY_SOURCE)
+        return rank_set_has(pg->gone, peer) ? peer : -1;
+    return rank_set_count(pg->gone) == pg->control.size - 1 ? rank_set_next(pg->gone, -1) : -1;
+}
+
+static void finish_gone(struct tutti_pg *pg, struct pg_op *op, int peer)
+{
+    finish(pg, op,
+           &(struct pg_outcome){
+               .status = TUTTI_ERR_PEER_DEAD, .rank = pg->control.rank, .peer = peer});
+}
+
 /* A receive, which is in the list, and an announcement, which is in none, belong together. */
 static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
 {
@@ -201,7 +217,10 @@ static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
         op->deadline = deadline_after(op->timeout_ms);
     }
     const bool moves = note->kind == GO;
-    note_append(&pg->notes, note);
+    if (rank_set_has(pg->gone, peer))
+        free(note);
+    else
+        note_append(&pg->notes, note);
     if (!same)
         finish_mismatch(pg, op, peer, signature);
     else if (!moves)
@@ -221,7 +240,10 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
                                     .signature = op->operation.signature,
                                     .op = op};
         pg_list_append(&pg->sends, op);
-        note_append(&pg->notes, &op->note);
+        if (gone_peer(pg, op) < 0)
+            note_append(&pg->notes, &op->note);
+        else
+            finish_gone(pg, op, op->args.peer);
         return;
     }
     pg_list_append(&pg->receives, op);
@@ -231,6 +253,8 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
             match(pg, op, note);
             return;
         }
+    if (gone_peer(pg, op) >= 0)
+        finish_gone(pg, op, gone_peer(pg, op));
 }
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
@@ -408,6 +432,37 @@ int pg_messages_check(struct tutti_pg *pg, int64_t now)
 {
     const int stopped = list_check(pg, &pg->sends, now);
     return stopped >= 0 ? stopped : list_check(pg, &pg->receives, now);
+}
+
+/* Keep what has come with its data: it can still be received. */
+static void notes_drop_gone(const struct tutti_pg *pg, struct pg_notes *notes)
+{
+    struct pg_note *next = notes->first;
+    notes->first = NULL;
+    for (struct pg_note *note; (note = next);) {
+        next = note->next;
+        if (!rank_set_has(pg->gone, note->peer) || note->kind == ANNOUNCED_SHORT)
+            note_append(notes, note);
+        else if (!note->op)
+            free(note);
+    }
+}
+
+static void list_drop_gone(struct tutti_pg *pg, struct pg_list *list)
+{
+    for (struct pg_op *op = list->first, *next; op; op = next) {
+        next = op->next;
+        if (gone_peer(pg, op) >= 0)
+            finish_gone(pg, op, gone_peer(pg, op));
+    }
+}
+
+void pg_messages_drop_gone(struct tutti_pg *pg)
+{
+    notes_drop_gone(pg, &pg->notes);
+    notes_drop_gone(pg, &pg->unmatched);
+    list_drop_gone(pg, &pg->sends);
+    list_drop_gone(pg, &pg->receives);
 }
 
 static void notes_free(struct pg_notes *notes)

@@ -188,7 +188,8 @@ enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const stru
         APPEND(&text, "%s %" PRIu64 " of tag %" PRIu32, pg_operation_name(&op->operation),
                op->work.sequence, op->work.tag);
     else
-        APPEND(&text, "the process group has ended");
+        APPEND(&text, outcome->has_failed ? "the process group has ended"
+                                          : "collectives of the process group have ended");
     APPEND(&text, ": ");
     if (op && op->sparse && op->sparse->error_text[0] && !outcome->has_failed)
         APPEND(&text, "%s", op->sparse->error_text);

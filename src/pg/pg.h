@@ -19,9 +19,10 @@
  * one. Only the leader decides how an operation ends: after its deadline a rank withdraws it and
  * waits for the verdict.
  *
- * What ends a group, on all ranks with the name of one rank: a rank that exits (after all verdicts
- * have been handled); a rank that stops inside an operation (its time-out fails the communicator);
- * a leader that owes an answer for 5 s, not counting operations that it is inside.
+ * A rank that exits ends the collectives, and the messages with it, after all verdicts and messages
+ * have been handled. What ends a group, on all ranks with the name of one rank: a rank that dies
+ * while a collective waits; a rank that stops inside an operation (its time-out fails the
+ * communicator); a leader that owes an answer for 5 s, not counting operations that it is inside.
  */
 #ifndef TUTTI_PG_PG_H
 #define TUTTI_PG_PG_H
@@ -173,6 +174,7 @@ struct tutti_pg {
     uint64_t submitted_messages;
     uint32_t staged; /* 1: there has been an operation on CUDA tensors */
     bool has_failed; /* the group has ended; `fault` says how */
+    bool lacks_rank; /* a rank has exited: collectives end with `fault` */
     struct pg_outcome fault;
     int idle_count; /* memory of results that works have given back: fresh pages are slow */
     struct sparse_memory idle[PG_IDLE_RESULTS];
@@ -180,12 +182,13 @@ struct tutti_pg {
 
     uint32_t stepping; /* 1: a thread steps the engine; release H9 */
     /* Used only by the thread that steps the engine: */
-    bool helped;                    /* a waiting thread has handled all events up to now */
-    struct pg_list awaiting_input;  /* wait for their input, or behind one that does */
-    uint64_t scan;                  /* the number of the last scan of that list */
-    struct pg_list to_announce;     /* not announced yet: the control ring is full */
-    struct pg_table announced;      /* announced, and the verdict is pending */
-    struct pg_list copying_out;     /* done, except for copies to the device */
+    bool helped;                   /* a waiting thread has handled all events up to now */
+    struct pg_list awaiting_input; /* wait for their input, or behind one that does */
+    uint64_t scan;                 /* the number of the last scan of that list */
+    struct pg_list to_announce;    /* not announced yet: the control ring is full */
+    struct pg_table announced;     /* announced, and the verdict is pending */
+    struct pg_list copying_out;    /* done, except for copies to the device */
+    struct rank_set gone; /* ranks that have exited, and all of whose messages have been taken */
     struct pg_list sends, receives; /* messages that are not done */
     struct pg_notes notes;          /* to be sent */
     struct pg_notes unmatched;      /* announcements that match no receive yet, as they came */
@@ -378,6 +381,8 @@ bool pg_messages_send(struct tutti_pg *pg);
 /* End the messages whose time-out has passed. Return the rank that has stopped inside one, or -1.
  */
 int pg_messages_check(struct tutti_pg *pg, int64_t now);
+/* Ranks have been added to pg->gone: end the messages that need them. */
+void pg_messages_drop_gone(struct tutti_pg *pg);
 /* The group has ended: forget what is to be sent, and what has come. */
 void pg_messages_drop(struct tutti_pg *pg);
 

@@ -186,7 +186,7 @@ static enum tutti_status number_in_tag(struct tutti_pg *pg, const char *name, st
 /* The same. */
 static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
-    if (pg->has_failed)
+    if (pg->has_failed || (pg->lacks_rank && !pg_is_message(op)))
         return pg_outcome_report(&pg->fault, NULL, pg->list);
     if (pg->stopping)
         return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);

@@ -297,7 +297,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
-/* The last rank leaves; the others wait for its messages, or for it to receive theirs. */
+/* The last rank leaves. Messages with it, and collectives, end; messages of the others go on. */
 static int exits(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const int last = ranks->size - 1;
@@ -307,9 +307,24 @@ static int exits(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_work_t *work;
     RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
     RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
+    for (int i = 0; i < 2 && rank < last; i++) { /* before the exit and after it */
+        struct tutti_fault fault = {.struct_size = sizeof fault};
+        float y = -1;
+        tutti_work_t *received;
+        RANKS_CHECK(submit(pg, (rank + i) % 2, &x, 1, last, 0, 0, &work) == TUTTI_OK);
+        RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+        RANKS_CHECK(tutti_work_fault(work, &fault) == TUTTI_ERR_PEER_DEAD && fault.peer == last);
+        tutti_work_destroy(work);
+        if (last == 1)
+            continue;
+        RANKS_CHECK(submit(pg, true, &x, 1, (rank + 1) % last, 0, 0, &work) == TUTTI_OK);
+        RANKS_CHECK(submit(pg, false, &y, 1, (rank + last - 1) % last, 0, 0, &received) ==
+                    TUTTI_OK);
+        RANKS_CHECK(pg_end(received) == TUTTI_OK && pg_end(work) == TUTTI_OK && y == x);
+    }
     if (rank < last) {
-        RANKS_CHECK(submit(pg, rank % 2, &x, 1, last, 0, 0, &work) == TUTTI_OK);
-        RANKS_CHECK(pg_end(work) == TUTTI_ERR_PEER_DEAD);
+        RANKS_CHECK(pg_sum(pg, &x, 0, 0, &work) == TUTTI_ERR_PEER_DEAD);
+        RANKS_CHECK(strstr(tutti_last_error(), "collectives of the process group have ended"));
     }
     pg_part(comm, pg);
     return 0;
