@@ -311,22 +311,16 @@ call_collect(struct call_set *set, struct tutti_comm *comm, enum tutti_collectiv
     const char *call = coll_rows[which].call;
     struct tutti_call_options options = no_options;
     struct request request;
-    enum tutti_status status = TUTTI_OK;
-    if (!call_set_enter(set, comm))
-        return call_set_refuse(set, call_refuse_entry(comm, call));
+    enum tutti_status status = call_set_enter(set, comm, call);
+    if (status != TUTTI_OK)
+        return status;
     args.op = args.op ? op_known(args.op) : NULL;
     if (given)
         status = options_read(comm, given, call, &options);
     if (status == TUTTI_OK)
         status = request_make(comm, which, &args, stream, &options,
                               coll_rows[which].peer == COLL_PARTNER ? -1 : comm->rank, &request);
-    if (status == TUTTI_OK)
-        status = call_set_add(set, comm, &request);
-    if (status == TUTTI_OK)
-        return TUTTI_OK;
-    call_refused(comm, signature_of(which, &args), status);
-    call_set_leave(set, comm);
-    return call_set_refuse(set, status);
+    return call_set_add(set, comm, &request, signature_of(which, &args), status);
 }
 
 /* A public call. `given`: its options, NULL for none. The arguments are not copied: the processor
@@ -594,22 +588,21 @@ enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int c
 {
     struct request request;
     struct call_set *set = call_set_of(comm);
-    if (!(set ? call_set_enter(set, comm) : call_enter(comm))) {
-        const enum tutti_status refusal = call_refuse_entry(comm, barrier_name);
-        return set ? call_set_refuse(set, refusal) : refusal;
-    }
-    enum tutti_status status = barrier_make(comm, ranks, count, stream, given, &request);
-    if (set && status == TUTTI_OK)
-        status = call_set_add(set, comm, &request);
+    enum tutti_status status = TUTTI_OK;
+    if (set)
+        status = call_set_enter(set, comm, barrier_name);
+    else if (!call_enter(comm))
+        status = call_refuse_entry(comm, barrier_name);
     if (status != TUTTI_OK)
-        status = call_refused(comm, barrier_signature, status);
-    else if (!set)
-        status = call_ended(comm, &request, request.choice.run->run(comm->group, &request, stream));
-    if (!set)
-        call_leave(comm);
-    else if (status != TUTTI_OK)
-        call_set_leave(set, comm);
-    return set && status != TUTTI_OK ? call_set_refuse(set, status) : status;
+        return status;
+    status = barrier_make(comm, ranks, count, stream, given, &request);
+    if (set)
+        return call_set_add(set, comm, &request, barrier_signature, status);
+    status = status == TUTTI_OK ? call_ended(comm, &request,
+                                             request.choice.run->run(comm->group, &request, stream))
+                                : call_refused(comm, barrier_signature, status);
+    call_leave(comm);
+    return status;
 }
 
 enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tutti_dtype dtype,

@@ -27,6 +27,7 @@ struct call_set {
     uint32_t epoch; /* of the process: ipc/fork.h */
     int depth;      /* of nested starts; 0: the thread makes its calls at once */
     enum tutti_status refused;
+    bool enters;        /* the call that is being made is the first one on its communicator */
     struct slot *slots; /* kept for later sets */
     struct slot **free; /* where the first one is that has no call; all behind it have none */
 };
@@ -80,7 +81,8 @@ struct call_set *call_set_find(const struct tutti_comm *comm)
     return set && set->depth && !(comm && comm->cuda) ? set : NULL;
 }
 
-enum tutti_status call_set_refuse(struct call_set *set, enum tutti_status status)
+/* The set will start none of its calls. */
+static enum tutti_status set_refuse(struct call_set *set, enum tutti_status status)
 {
     if (set->refused == TUTTI_OK)
         set->refused = status;
@@ -95,19 +97,15 @@ static bool has_entered(const struct call_set *set, const struct tutti_comm *com
     return false;
 }
 
-bool call_set_enter(const struct call_set *set, struct tutti_comm *comm)
+enum tutti_status call_set_enter(struct call_set *set, struct tutti_comm *comm, const char *call)
 {
-    return has_entered(set, comm) || call_enter(comm);
+    set->enters = !has_entered(set, comm);
+    return !set->enters || call_enter(comm) ? TUTTI_OK
+                                            : set_refuse(set, call_refuse_entry(comm, call));
 }
 
-void call_set_leave(const struct call_set *set, struct tutti_comm *comm)
-{
-    if (!has_entered(set, comm))
-        call_leave(comm);
-}
-
-enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
-                               const struct request *request)
+static enum tutti_status slot_fill(struct call_set *set, struct tutti_comm *comm,
+                                   const struct request *request)
 {
     const size_t bytes = request->choice.run->op_bytes;
     struct slot *slot = *set->free;
@@ -120,13 +118,27 @@ enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
         free(slot);
         *set->free = slot = made;
     }
-    slot->enters = !has_entered(set, comm);
+    slot->enters = set->enters;
     slot->comm = comm;
     slot->call.group = comm->host;
     slot->call.request = *request;
     slot->call.op = (struct cpu_op *)(void *)slot->state;
     set->free = &slot->next;
     return TUTTI_OK;
+}
+
+enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
+                               const struct request *request, uint64_t signature,
+                               enum tutti_status status)
+{
+    if (status == TUTTI_OK)
+        status = slot_fill(set, comm, request);
+    if (status == TUTTI_OK)
+        return TUTTI_OK;
+    call_refused(comm, signature, status);
+    if (set->enters)
+        call_leave(comm);
+    return set_refuse(set, status);
 }
 
 /* ---- messages to oneself --------------------------------------------------------------------- */

@@ -24,15 +24,14 @@ static inline struct call_set *call_set_of(const struct tutti_comm *comm)
                                                                              : call_set_find(comm);
 }
 
-/* As call_enter() and call_leave(), but an entered communicator stays so while the set has a call
- * on it. */
-bool call_set_enter(const struct call_set *set, struct tutti_comm *comm);
-void call_set_leave(const struct call_set *set, struct tutti_comm *comm);
-/* A call on a communicator that has been entered. The request is complete; choice.run is how it
- * runs. Returns NO_MEMORY. */
+/* As call_enter(), but an entered communicator stays so while the set has a call on it. Returns why
+ * the caller may not enter, as call_refuse_entry(); then the set will start none of its calls. */
+enum tutti_status call_set_enter(struct call_set *set, struct tutti_comm *comm, const char *call);
+/* The end of a call that has entered. `status`: of its checks. If OK, the request is complete, and
+ * choice.run is how it runs. If not, the call is recorded as refused, with the signature, and the
+ * set will start none of its calls. Returns `status`, or NO_MEMORY. */
 enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
-                               const struct request *request);
-/* A call was refused: the set will start none of its calls. Returns `status`. */
-enum tutti_status call_set_refuse(struct call_set *set, enum tutti_status status);
+                               const struct request *request, uint64_t signature,
+                               enum tutti_status status);
 
 #endif
