@@ -43,6 +43,12 @@ enum tutti_status __real_tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *st
                                            const struct tutti_shrink_options *options,
                                            tutti_comm_t **shrunk,
                                            struct tutti_shrink_result *result);
+enum tutti_status __real_tutti_comm_split(tutti_comm_t *comm, int color, int key,
+                                          const struct tutti_comm_options *options,
+                                          tutti_comm_t **sub);
+enum tutti_status __real_tutti_comm_dup(tutti_comm_t *comm,
+                                        const struct tutti_comm_options *options,
+                                        tutti_comm_t **dup);
 void __real_tutti_comm_destroy(tutti_comm_t *comm);
 enum tutti_status __real_tutti_all_reduce_with(const void *send, void *recv, size_t count,
                                                enum tutti_dtype dtype, tutti_op_t op,
@@ -60,6 +66,12 @@ enum tutti_status __wrap_tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *st
                                            const struct tutti_shrink_options *options,
                                            tutti_comm_t **shrunk,
                                            struct tutti_shrink_result *result);
+enum tutti_status __wrap_tutti_comm_split(tutti_comm_t *comm, int color, int key,
+                                          const struct tutti_comm_options *options,
+                                          tutti_comm_t **sub);
+enum tutti_status __wrap_tutti_comm_dup(tutti_comm_t *comm,
+                                        const struct tutti_comm_options *options,
+                                        tutti_comm_t **dup);
 void __wrap_tutti_comm_destroy(tutti_comm_t *comm);
 enum tutti_status __wrap_tutti_all_reduce(const void *send, void *recv, size_t count,
                                           enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
@@ -335,6 +347,26 @@ enum tutti_status __wrap_tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *st
     enum tutti_status status = __real_tutti_comm_shrink(comm, store, options, shrunk, result);
     if (cuda && !status)
         stage_open(*shrunk);
+    return status;
+}
+
+enum tutti_status __wrap_tutti_comm_split(tutti_comm_t *comm, int color, int key,
+                                          const struct tutti_comm_options *options,
+                                          tutti_comm_t **sub)
+{
+    const enum tutti_status status = __real_tutti_comm_split(comm, color, key, options, sub);
+    if (status == TUTTI_OK && *sub && stage_of(comm))
+        stage_open(*sub);
+    return status;
+}
+
+enum tutti_status __wrap_tutti_comm_dup(tutti_comm_t *comm,
+                                        const struct tutti_comm_options *options,
+                                        tutti_comm_t **dup)
+{
+    const enum tutti_status status = __real_tutti_comm_dup(comm, options, dup);
+    if (status == TUTTI_OK && stage_of(comm))
+        stage_open(*dup);
     return status;
 }
 

@@ -13,7 +13,7 @@ extern "C" {
 #define TUTTI_NO_COLOR (-1)
 
 /*
- * Splits a CPU communicator: the ranks that pass one color form a communicator, in the order of
+ * Splits a communicator: the ranks that pass one color form a communicator, in the order of
  * their keys, and of their ranks in comm where keys are equal. Collective over all ranks of comm,
  * as an operation of it: its time-out holds, and a rank that calls something else gives MISMATCH.
  * The ranks use what joins them already: no store, no socket, no file.
@@ -29,13 +29,17 @@ extern "C" {
  * - [in] color: 0 or more; negative, such as TUTTI_NO_COLOR: the rank takes part, and gets NULL
  * - [in] options: of the new communicator. NULL, and each field that is 0, mean what comm has;
  * name: "NAME/split-N.COLOR", where NAME is comm's and N counts the splits. What
- * tutti_comm_create() compares is compared among the ranks of a color. device is comm's, defer is
- * refused
+ * tutti_comm_create() compares is compared among the ranks of a color. device is comm's, or 0;
+ * defer is refused
  * - [out] sub: destroy it with tutti_comm_destroy()
  *
- * Returns INVALID, DECLINED (a CUDA communicator; ranks of a topology file of which some two are
- * not linked), CONCURRENT (another call is under way, or a process group exists), TIMEOUT,
- * PEER_DEAD, MISMATCH, ABORTED, NO_MEMORY, SYSTEM, VERSION (an unknown option).
+ * On CUDA the call takes no stream and waits for no operation; a rank that calls something else
+ * gives TIMEOUT. The new communicator is of comm's devices.
+ *
+ * Returns INVALID, DECLINED (CPU ranks of a topology file of which some two are not linked; on
+ * CUDA a color of one rank, or ranks that are processes and share a device), CONCURRENT (another
+ * call is under way, or a process group exists), TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, NO_MEMORY,
+ * SYSTEM, CUDA, VERSION (an unknown option).
  */
 TUTTI_API enum tutti_status tutti_comm_split(tutti_comm_t *comm, int color, int key,
                                              const struct tutti_comm_options *options,

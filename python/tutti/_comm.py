@@ -274,7 +274,7 @@ class Communicator(Handle):
         color    0 or more; None: this rank takes part and gets None
         options  of the new communicator; an absent one is as in this communicator
 
-        Raises InvalidError, DeclinedError (CUDA), ConcurrentError, TimeoutError, PeerDeadError, MismatchError,
+        Raises InvalidError, DeclinedError, ConcurrentError, TimeoutError, PeerDeadError, MismatchError,
         AbortedError, NoMemoryError, SystemCallError.
         """
         given, interrupt, kept = _comm_options(options, None)

@@ -13,7 +13,8 @@
 
 static enum tutti_status links_alloc(const struct links *links)
 {
-    *links->file = calloc(1, sizeof **links->file);
+    if (!*links->file)
+        *links->file = calloc(1, sizeof **links->file);
     if (!*links->file)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof **links->file);
     return TUTTI_OK;
@@ -53,7 +54,7 @@ enum tutti_status links_inherit(const struct links *links, const struct comm_con
                                 const struct topology_file *from, const int *ranks)
 {
     const int size = links->world_size;
-    if (!from_config->topology_size) /* then the devices are asked again */
+    if (!from)
         return TUTTI_OK;
     enum tutti_status status = links_alloc(links);
     if (status != TUTTI_OK)
@@ -63,7 +64,7 @@ enum tutti_status links_inherit(const struct links *links, const struct comm_con
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j++)
             (*links->file)->matrix.links[i][j] = from->matrix.links[ranks[i]][ranks[j]];
-    links->config->topology_size = size;
+    links->config->topology_size = from_config->topology_size ? size : 0;
     return TUTTI_OK;
 }
 
@@ -180,7 +181,7 @@ static enum tutti_status matrix_agree(const struct links *links, const struct ho
         topology_force(links->world_size, "TUTTI_FORCE_FULLY_CONNECTED is set", links->topology);
         return TUTTI_OK;
     }
-    if (*links->file) {
+    if (*links->file && (links->config->topology_size || !exchanger)) {
         status = exchanger ? files_compare(links, exchanger, deadline) : TUTTI_OK;
     } else if (links->config->device == TUTTI_DEVICE_CUDA) {
         status = devices_ask(links, records, exchanger, deadline);

@@ -279,11 +279,18 @@ static enum cuda_place place_choose(const struct tutti_comm *comm,
     return algo == TUTTI_ALGO_NONE ? CUDA_PLACE_FOUND : CUDA_PLACE_DEVICE;
 }
 
+static enum tutti_status host_gather(void *host, const void *own, size_t bytes, void *all,
+                                     int64_t timeout_ms)
+{
+    return cpu_group_gather(host, own, bytes, all, timeout_ms);
+}
+
+/* `gather`: NULL, over the hosts, which have met. */
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
                                      const struct cpu_group_config *host, enum cuda_place place,
-                                     const char *why, struct tutti_exchanger *exchanger,
-                                     int64_t deadline)
+                                     const char *why, const struct gather *gather, int64_t deadline)
 {
+    const struct gather by_hosts = {host_gather, comm->host, comm->rank, comm->world_size};
     for (int r = 0; r < comm->world_size; r++)
         work->devices[r] = work->records[r].device;
     struct cuda_group_config config = {
@@ -301,7 +308,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .host = comm->host,
         .marked = comm->recorder.pattern != NULL,
         .recorder_fd = comm->recorder.fd,
-        .exchanger = exchanger,
+        .gather = gather ? gather : &by_hosts,
         .interrupt = host->interrupt,
         .timeout_ms = deadline_timeout_ms(deadline),
     };
@@ -346,9 +353,9 @@ static enum tutti_status forced_check(struct tutti_comm *comm)
     return TUTTI_OK;
 }
 
-static enum tutti_status agree_by_store(void *exchanger, enum tutti_status mine, int64_t timeout_ms)
+static enum tutti_status agree_by_gather(void *gather, enum tutti_status mine, int64_t timeout_ms)
 {
-    return status_agree(exchanger, mine, timeout_ms);
+    return status_agree(gather, mine, timeout_ms);
 }
 
 static enum tutti_status agree_by_origin(void *context, enum tutti_status mine, int64_t timeout_ms)
@@ -359,8 +366,8 @@ static enum tutti_status agree_by_origin(void *context, enum tutti_status mine, 
 }
 
 static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *work,
-                                     const struct interrupt *interrupt,
-                                     struct tutti_exchanger *exchanger, int64_t deadline)
+                                     const struct interrupt *interrupt, struct gather *gather,
+                                     int64_t deadline)
 {
     const struct host_record *records = work->records;
     const int rank = comm->rank, size = comm->world_size;
@@ -402,8 +409,8 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .idle = idle,
         .nonce = comm->nonce,
         .isa = comm->isa,
-        .agree = origin ? agree_by_origin : agree_by_store,
-        .agree_context = origin ? (void *)(uintptr_t)origin : exchanger,
+        .agree = origin ? agree_by_origin : agree_by_gather,
+        .agree_context = origin ? (void *)(uintptr_t)origin : gather,
         .interrupt = interrupt,
         .timeout_ms = deadline_timeout_ms(deadline),
         .record = comm->recorder.page,
@@ -413,7 +420,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     status = cpu_group_open(&config, comm->host);
     cpu_group_set_progress(comm->host, comm->progress, comm->progress_context);
     if (status == TUTTI_OK && cuda)
-        status = device_open(comm, work, &config, place, why, exchanger, deadline);
+        status = device_open(comm, work, &config, place, why, gather, deadline);
     comm->backend = cuda ? &cuda_backend : &cpu_backend;
     comm->group = cuda ? (void *)comm->cuda : comm->host;
     return status;
@@ -486,6 +493,7 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
         .rank = comm->rank,
         .size = comm->world_size,
     };
+    struct gather gather = gather_by_store(&exchanger);
     const struct links links = comm_links_of(comm);
     enum tutti_status status =
         records_get(comm, work, &exchanger, agreed != NULL, &meeting, deadline);
@@ -494,7 +502,7 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     if (status == TUTTI_OK)
         status = links_agree(&links, work->records, &exchanger, deadline);
     if (status == TUTTI_OK)
-        status = groups_open(comm, work, interrupt, &exchanger, deadline);
+        status = groups_open(comm, work, interrupt, &gather, deadline);
     if (status != TUTTI_OK)
         return status;
     ready_set(comm);

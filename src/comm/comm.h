@@ -111,9 +111,9 @@ struct comm_origin {
     const struct interrupt *interrupt; /* of waits outside of exchange() */
     int64_t deadline;                  /* of these waits */
 };
-/* Collective: puts a CPU communicator together. Its ranks exchange once a struct host_record, and
- * then nothing once, or twice if comm->shared holds for the parent. After a failure outside of
- * exchange() the caller exchanges that. */
+/* Collective: puts a communicator together. Its ranks exchange once a struct host_record, and then
+ * nothing once, or twice if comm->shared holds for the parent. The hosts of devices then exchange
+ * over their own arenas. After a failure outside of exchange() the caller exchanges that. */
 enum tutti_status comm_assemble_split(struct tutti_comm *comm, const struct comm_origin *origin);
 
 /* Counts a call that was refused before it could use a communicator. */

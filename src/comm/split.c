@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tutti_comm_split() and tutti_comm_dup(). All that the ranks tell each other goes over the parent
- * communicator, in rounds of one all-gather each:
+ * communicator, on CUDA over that of its hosts, in rounds of one all-gather each:
  *   1. color, key and a random token. Now each rank knows the members of its communicator. The
  *      token of rank 0 of the new communicator is its nonce.
  *   2. the members' records, which they compare, and whether a rank has failed to prepare.
  *      Then the members pass the descriptors of their arenas over the links of the parent.
  *   3. whether a rank has failed to map what it got; twice if processes have several ranks.
+ *   4. on CUDA: whether a rank has failed to prepare its device. Before this the new hosts have
+ *      exchanged what the devices need, over the new arenas.
  * All ranks of the parent take part in all rounds. Each round also carries the status of each rank:
  * after a failure all ranks stop.
  */
@@ -17,6 +19,7 @@
 #include "bootstrap/host.h"
 #include "comm/comm.h"
 #include "comm/options.h"
+#include "cuda/runtime/group.h"
 #include "ipc/random.h"
 #include "store/status_agree.h"
 
@@ -89,8 +92,10 @@ static enum tutti_status exchange(void *context, enum tutti_status mine, const v
     if (value)
         memcpy(own + sizeof report, value, bytes);
     self->round++;
-    enum tutti_status status =
-        comm_run(parent, TUTTI_COLLECTIVE_SPLIT, &args, parent->timeout_ms, TUTTI_STREAM_DEFAULT);
+    enum tutti_status status = parent->cuda ? cpu_group_gather(parent->host, own, row_bytes,
+                                                               self->rows, parent->timeout_ms)
+                                            : comm_run(parent, TUTTI_COLLECTIVE_SPLIT, &args,
+                                                       parent->timeout_ms, TUTTI_STREAM_DEFAULT);
     if (status == TUTTI_OK)
         status = reports_read(self, row_bytes);
     self->failed = status != TUTTI_OK;
@@ -122,6 +127,11 @@ static enum tutti_status sub_make(const struct split *self,
 {
     const struct tutti_comm *parent = self->parent;
     char name[2 * COMM_NAME_BYTES];
+    if (parent->cuda && self->size < 2)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "color %d has one rank alone, %d of communicator \"%s\": CUDA "
+                         "communicators have 2 ranks or more: pass TUTTI_NO_COLOR there",
+                         self->color, parent->rank, parent->name);
     if (options->name)
         snprintf(name, sizeof name, "%s", options->name);
     else if (self->is_dup)
@@ -187,7 +197,8 @@ static enum tutti_status split_run(struct split *self, int key,
     members_find(self);
     if (self->size)
         status = sub_assemble(self, options, sub);
-    for (const int rounds = parent->shared ? 4 : 3; self->round < rounds && !self->failed;)
+    const int rounds = 3 + parent->shared + (parent->cuda != NULL);
+    while (self->round < rounds && !self->failed)
         status = exchange(self, status, NULL, NULL);
     POINT("split.done");
     return status;
@@ -198,23 +209,24 @@ static enum tutti_status split_run(struct split *self, int key,
 static enum tutti_status options_check_for(const struct tutti_comm *parent,
                                            const struct tutti_comm_options *options)
 {
-    if (parent->cuda)
+    if (parent->cuda && cuda_group_is_proxied(parent->cuda))
         return error_set(TUTTI_ERR_DECLINED,
-                         "communicator \"%s\" is of CUDA devices, and only CPU communicators can "
-                         "be split: create one for each color by tutti_comm_create(), with the "
-                         "color in its name",
+                         "a host thread serves the ranks of communicator \"%s\", since processes "
+                         "share a device: create one for each color by tutti_comm_create(), with "
+                         "the color in its name",
                          parent->name);
-    if (!parent->rules.paths.all)
+    if (!parent->cuda && !parent->rules.paths.all)
         return error_set(TUTTI_ERR_DECLINED,
                          "some two ranks of communicator \"%s\" are not linked, as the topology "
                          "file has it: create one for each color by tutti_comm_create(), with the "
                          "color in its name",
                          parent->name);
-    if (options->defer || options->device != TUTTI_DEVICE_CPU)
+    if (options->defer || (int32_t)options->device != parent->config.device)
         return error_set(TUTTI_ERR_INVALID,
-                         "options->defer is %d, device %d: expected false and TUTTI_DEVICE_CPU, "
-                         "the device of communicator \"%s\"",
-                         options->defer, (int)options->device, parent->name);
+                         "options->defer is %d, device %d: expected false and %d, the device of "
+                         "communicator \"%s\"",
+                         options->defer, (int)options->device, (int)parent->config.device,
+                         parent->name);
     return comm_arguments_check(0, 1, options);
 }
 
@@ -228,9 +240,14 @@ static enum tutti_status split_enter(struct split *self, int key,
         return error_errno("no memory for the rows of %d ranks", parent->world_size);
     enum tutti_status status = comm_enter_alone(parent, self->call);
     if (status == TUTTI_OK) {
+        bool pushed = false;
         status = comm_check_finalized(parent, self->call);
+        if (status == TUTTI_OK && parent->cuda)
+            status = cuda_group_enter(parent->cuda, &pushed);
         if (status == TUTTI_OK)
             status = split_run(self, key, options, sub);
+        if (parent->cuda)
+            cuda_group_leave(parent->cuda, pushed);
         comm_leave_alone(parent);
     }
     free(self->rows);
@@ -250,6 +267,8 @@ static enum tutti_status split(const char *call, bool is_dup, tutti_comm_t *comm
         status = options_copy(call, "tutti_comm_options", given, &options, sizeof options);
     if (status != TUTTI_OK)
         return status;
+    if (options.device == TUTTI_DEVICE_CPU) /* 0: comm's */
+        options.device = (enum tutti_device)comm->config.device;
     status = options_check_for(comm, &options);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);

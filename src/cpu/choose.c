@@ -129,6 +129,35 @@ enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
     return TUTTI_OK;
 }
 
+enum tutti_status cpu_group_gather(struct cpu_group *group, const void *own, size_t bytes,
+                                   void *all, int64_t timeout_ms)
+{
+    /* Operations of a back end for devices have smaller numbers: a fault of any of them ends this
+     * one. Kernels count for themselves. */
+    static const uint64_t first = UINT64_C(1) << 31;
+    const uint64_t sequence = group->op.sequence;
+    struct request request = {
+        .collective = TUTTI_COLLECTIVE_SPLIT,
+        .dtype = TUTTI_UINT8,
+        .recv_all = true,
+        .send = own,
+        .recv = all,
+        .count = bytes,
+        .bytes = bytes,
+        .element_bytes = 1,
+        .timeout_ms = timeout_ms,
+        .timeout_source = TIMEOUT_OF_COMM,
+        .signature = signature_pack(TUTTI_COLLECTIVE_SPLIT, TUTTI_UINT8, (enum op_kind)0,
+                                    TUTTI_ALGO_ONE_SHOT, bytes),
+        .operands = {.send_id = LAYOUT_PRIVATE},
+    };
+    request.choice.run = one_shot_of(&group->table, TUTTI_COLLECTIVE_SPLIT, bytes);
+    order_store_relaxed_u64(&group->op.sequence, first + group->op.gathers++);
+    const enum tutti_status status = request.choice.run->run(group, &request, TUTTI_STREAM_DEFAULT);
+    order_store_relaxed_u64(&group->op.sequence, sequence);
+    return status;
+}
+
 static enum tutti_status finish(void *group, int64_t timeout_ms)
 {
     (void)timeout_ms; /* a call returns when its operation has ended */

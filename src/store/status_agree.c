@@ -34,16 +34,26 @@ enum tutti_status status_reports_read(struct status_report *all, int size)
     return status;
 }
 
-enum tutti_status status_agree(struct tutti_exchanger *exchanger, enum tutti_status mine,
+static enum tutti_status store_gather(void *exchanger, const void *own, size_t bytes, void *all,
+                                      int64_t timeout_ms)
+{
+    return tutti_exchanger_all_gather(exchanger, own, bytes, all, timeout_ms);
+}
+
+struct gather gather_by_store(struct tutti_exchanger *exchanger)
+{
+    return (struct gather){store_gather, exchanger, exchanger->rank, exchanger->size};
+}
+
+enum tutti_status status_agree(const struct gather *gather, enum tutti_status mine,
                                int64_t timeout_ms)
 {
-    const struct status_report own = status_report_make(mine, exchanger->rank);
+    const struct status_report own = status_report_make(mine, gather->rank);
     struct status_report all[TUTTI_MAX_RANKS];
     if (mine == TUTTI_ERR_PEER_DEAD) /* a dead rank writes no report */
         timeout_ms = 1;
-    enum tutti_status status =
-        tutti_exchanger_all_gather(exchanger, &own, sizeof own, all, timeout_ms);
+    enum tutti_status status = gather->run(gather->context, &own, sizeof own, all, timeout_ms);
     if (mine != TUTTI_OK)
-        return status_report_error(&own, exchanger->rank);
-    return status == TUTTI_OK ? status_reports_read(all, exchanger->size) : status;
+        return status_report_error(&own, gather->rank);
+    return status == TUTTI_OK ? status_reports_read(all, gather->size) : status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a step of a set-up came out on a rank, told to the other ranks through the store. */
+/* How a step of a set-up came out on a rank, told to the other ranks. */
 #ifndef TUTTI_STATUS_AGREE_H
 #define TUTTI_STATUS_AGREE_H
 
@@ -23,13 +23,24 @@ enum tutti_status status_report_error(const struct status_report *report, int ow
  */
 enum tutti_status status_reports_read(struct status_report *all, int size);
 
+/* How the ranks of a set-up exchange values. run() is as tutti_exchanger_all_gather(). */
+struct gather {
+    enum tutti_status (*run)(void *context, const void *own, size_t bytes, void *all,
+                             int64_t timeout_ms);
+    void *context;
+    int rank, size;
+};
+
+/* Over the store; the exchanger is borrowed. */
+struct gather gather_by_store(struct tutti_exchanger *exchanger);
+
 /*
  * Collective. Each rank tells the others its status, with this thread's last error unless it is
  * OK. Returns this rank's status if it is a failure, else that of the first rank that failed, else
  * what the exchange returns. So OK means that all ranks have succeeded. A rank whose status is
  * PEER_DEAD does not wait for the others.
  */
-enum tutti_status status_agree(struct tutti_exchanger *exchanger, enum tutti_status mine,
+enum tutti_status status_agree(const struct gather *gather, enum tutti_status mine,
                                int64_t timeout_ms);
 
 #endif

@@ -5,6 +5,7 @@
  *
  * usage: test_split threads|processes|mixed
  */
+#include "device.h"
 #include "ranks.h"
 #include "tutti/recovery.h"
 
@@ -20,11 +21,13 @@ static tutti_comm_t *const none;
 /* Whether the communicator has these ranks of a larger one, in this order, and works. */
 static bool is_of(tutti_comm_t *comm, const int *members, int size, int own)
 {
-    int32_t all[TUTTI_MAX_RANKS];
+    int32_t all[TUTTI_MAX_RANKS] = {0};
     int64_t long_send[9000], long_recv[9000];
-    const int32_t mine = own;
-    if (tutti_comm_world_size(comm) != size || members[tutti_comm_rank(comm)] != own ||
-        tutti_all_gather(&mine, all, 1, TUTTI_INT32, comm, TUTTI_STREAM_DEFAULT) != TUTTI_OK)
+    if (tutti_comm_world_size(comm) != size || members[tutti_comm_rank(comm)] != own)
+        return false;
+    all[tutti_comm_rank(comm)] = own;
+    if (tutti_all_reduce(all, all, (size_t)size, TUTTI_INT32, TUTTI_SUM, comm,
+                         TUTTI_STREAM_DEFAULT) != TUTTI_OK)
         return false;
     for (int i = 0; i < size; i++)
         if (all[i] != members[i])
@@ -268,6 +271,48 @@ static int shrink(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* Of devices: what is inherited, what is refused; nothing is in the store, and the parent counts
+ * its operations as before. */
+static int on_devices(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    int leaves[TUTTI_MAX_RANKS];
+    for (int r = 0; r < ranks->size; r++)
+        leaves[r] = (r + 1) % ranks->size;
+    struct tutti_comm_options options = {.struct_size = sizeof options,
+                                         .name = "parent",
+                                         .buffer_size = 1 << 20,
+                                         .timeout_ms = RANKS_TIMEOUT_MS,
+                                         .leaf_order = leaves};
+    tutti_comm_t *comm, *dup, *sub;
+    int64_t keys, keys_after;
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    for (int i = 0; i < 5; i++)
+        RANKS_CHECK(is_whole(comm));
+    RANKS_CHECK(tutti_store_num_keys(store, &keys) == TUTTI_OK);
+    RANKS_CHECK(tutti_comm_dup(comm, NULL, &dup) == TUTTI_OK && is_whole(dup));
+    RANKS_CHECK(describes(dup, "name: parent/dup-1\n") && describes(dup, "leaf_order: 1 "));
+    RANKS_CHECK(describes(dup, "device: cuda") && describes(dup, "timeout_ms: 60000\n"));
+    RANKS_CHECK(tutti_comm_buffer_size(dup) == 1 << 20);
+    for (int i = 0; i < 3; i++)
+        RANKS_CHECK(is_whole(comm) && is_whole(dup));
+    RANKS_CHECK(tutti_comm_dup(dup, NULL, &sub) == TUTTI_OK && is_whole(sub));
+    RANKS_CHECK(tutti_store_num_keys(store, &keys_after) == TUTTI_OK && keys_after == keys);
+    tutti_comm_destroy(sub);
+    tutti_comm_destroy(dup);
+
+    RANKS_CHECK(tutti_comm_split(comm, rank == 1, 0, NULL, &sub) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(sub == none && strstr(tutti_last_error(), "color 1 has one rank alone, 1 of "));
+    leaves[0] = 9;
+    options = (struct tutti_comm_options){.struct_size = sizeof options,
+                                          .leaf_order = rank == 0 ? leaves : NULL};
+    int failed = refused(ranks, rank, comm, &options, TUTTI_ERR_INVALID, "leaf_order");
+    options = (struct tutti_comm_options){.struct_size = sizeof options, .arena_bytes = 65536};
+    failed = failed ? failed : refused(ranks, rank, comm, &options, TUTTI_ERR_INVALID, "arena");
+    RANKS_CHECK(failed || is_whole(comm));
+    tutti_comm_destroy(comm);
+    return failed;
+}
+
 static int world_run(const char *kind, int size, ranks_fn *fn)
 {
     int processes = strcmp(kind, "threads") == 0 ? 0 : size;
@@ -285,9 +330,17 @@ int main(int argc, char **argv)
     int failures = 0;
     if (argc != 2)
         return 2;
-    int skip = ranks_skip_cuda("CUDA communicators cannot be split yet");
-    if (skip)
-        return skip;
+    if (device_is_cuda()) {
+        static const struct {
+            ranks_fn *fn;
+            int size;
+        } worlds[] = {{grid, 4}, {grid, 6}, {grid, 8}, {order, 3}, {on_devices, 4}, {shrink, 4}};
+        const int skip = ranks_skip(4);
+        for (size_t i = 0; i < sizeof worlds / sizeof *worlds && !skip; i++)
+            if (ranks_fit(worlds[i].size))
+                failures += world_run(argv[1], worlds[i].size, worlds[i].fn);
+        return failures ? 1 : skip;
+    }
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         for (int size = 1; size <= 5; size++)
             failures += world_run(argv[1], size, parts[i]);

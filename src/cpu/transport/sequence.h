@@ -17,6 +17,7 @@ enum cpu_lane {
 
 struct cpu_sequence {
     uint64_t sequence;     /* number of the collective that runs, or of the last one, of any lane */
+    uint64_t gathers;      /* count of cpu_group_gather()'s */
     uint32_t announcement; /* count of the lane ALL's: the place of the small message */
     int64_t deadline;      /* of the operation; 0 until it first has to wait slowly */
     enum cpu_lane lane;

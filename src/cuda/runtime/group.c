@@ -215,14 +215,20 @@ static enum tutti_status arenas_map(struct cuda_group *group, const struct offer
     return status;
 }
 
+static enum tutti_status gather_run(const struct cuda_group_config *config, const void *own,
+                                    size_t bytes, void *all, int64_t deadline)
+{
+    return config->gather->run(config->gather->context, own, bytes, all,
+                               deadline_timeout_ms(deadline));
+}
+
 static enum tutti_status join(struct cuda_group *group, const struct cuda_group_config *config,
                               int own_fd, int64_t deadline, int *fds)
 {
     struct offer own = {.fd = own_fd}, all[CUDA_RANKS];
     for (int i = 0; i < CUDA_PLAN_CHOICES; i++)
         own.blocks[i] = group->plan.choices[i].blocks;
-    enum tutti_status status = tutti_exchanger_all_gather(config->exchanger, &own, sizeof own, all,
-                                                          deadline_timeout_ms(deadline));
+    enum tutti_status status = gather_run(config, &own, sizeof own, all, deadline);
     if (status != TUTTI_OK)
         return status;
     grids_agree(group, all);
@@ -350,7 +356,7 @@ static enum tutti_status open_proxy(struct cuda_group *group,
         status = page_create(group);
     if (status == TUTTI_OK)
         status = cuda_proxy_open(group);
-    return status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
+    return status_agree(config->gather, status, deadline_timeout_ms(deadline));
 }
 
 static enum tutti_status open_in(struct cuda_group *group, const struct cuda_group_config *config,
@@ -365,14 +371,14 @@ static enum tutti_status open_in(struct cuda_group *group, const struct cuda_gro
         status = prepare(group, config, deadline, &own_fd);
     }
     POINT("cuda.prepared");
-    status = status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
+    status = status_agree(config->gather, status, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        status = status_agree(config->exchanger, join(group, config, own_fd, deadline, fds),
+        status = status_agree(config->gather, join(group, config, own_fd, deadline, fds),
                               deadline_timeout_ms(deadline));
     POINT("cuda.joined");
     if (status == TUTTI_OK)
         status =
-            status_agree(config->exchanger, begin(group, deadline), deadline_timeout_ms(deadline));
+            status_agree(config->gather, begin(group, deadline), deadline_timeout_ms(deadline));
     if (own_fd >= 0)
         close(own_fd);
     for (int r = 0; r < config->size; r++)
@@ -410,8 +416,7 @@ static enum tutti_status links_only(const struct cuda_group_config *config,
                                     enum tutti_status status, int64_t deadline, bool *only)
 {
     int32_t own = (int32_t)status, all[TUTTI_MAX_RANKS];
-    enum tutti_status asked = tutti_exchanger_all_gather(config->exchanger, &own, sizeof own, all,
-                                                         deadline_timeout_ms(deadline));
+    enum tutti_status asked = gather_run(config, &own, sizeof own, all, deadline);
     *only = asked == TUTTI_OK;
     for (int r = 0; *only && r < config->size; r++)
         *only = all[r] == TUTTI_ERR_DECLINED;
@@ -624,6 +629,11 @@ void cuda_group_leave(struct cuda_group *group, bool pushed)
 int cuda_group_device(const struct cuda_group *group)
 {
     return group->device.ordinal;
+}
+
+bool cuda_group_is_proxied(const struct cuda_group *group)
+{
+    return cuda_is_proxied(group);
 }
 
 bool cuda_group_is_staged(const struct cuda_group *group)

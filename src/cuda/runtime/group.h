@@ -15,6 +15,7 @@
 
 #include "coll/request.h"
 #include "cpu/group.h"
+#include "store/status_agree.h"
 #include "topology/topology.h"
 #include "tutti/tutti.h"
 
@@ -68,10 +69,10 @@ struct cuda_group_config {
     const struct cuda_table *table;   /* equal on all ranks: table.h */
     const struct choice_rules *rules; /* borrowed until the close */
     struct topology_ring ring;        /* this rank's part */
-    struct cpu_group *host; /* has met: channel, faults and aborts between the processes */
-    bool marked;            /* kernels mark each operation in the recorder: device_trace.h */
-    int recorder_fd;        /* of host->faults.record, -1 without a recorder; borrowed */
-    struct tutti_exchanger *exchanger;
+    struct cpu_group *host;      /* has met: channel, faults and aborts between the processes */
+    bool marked;                 /* kernels mark each operation in the recorder: device_trace.h */
+    int recorder_fd;             /* of host->faults.record, -1 without a recorder; borrowed */
+    const struct gather *gather; /* among the ranks; of the opening */
     const struct interrupt *interrupt; /* for the waits of the opening; may be NULL */
     int64_t timeout_ms;                /* of the opening */
 };
@@ -102,6 +103,8 @@ void cuda_group_leave(struct cuda_group *group, bool pushed);
 int cuda_group_device(const struct cuda_group *group);
 /* The number of the last enqueued operation; for the caller of operations only. */
 uint64_t cuda_group_sequence(const void *group);
+/* Whether a host thread runs the operations: staging/proxy.h. */
+bool cuda_group_is_proxied(const struct cuda_group *group);
 /* Returns true if all data goes through host memory, so that links do not matter. */
 bool cuda_group_is_staged(const struct cuda_group *group);
 
