@@ -76,8 +76,11 @@ class Work:
         """
         def wait(timeout_ms: int) -> int:
             status = int(lib.tutti_work_wait_host(self._handle, timeout_ms))
-            # A time-out of the operation itself is its end.
-            return _TIMED_OUT if status == lib.TUTTI_ERR_TIMEOUT and self._test()[0] else status
+            if status == lib.TUTTI_ERR_TIMEOUT:  # of the wait, or the operation's own, or the operation ended since then
+                done, ended = self._test()
+                if done:
+                    status = _TIMED_OUT if ended == lib.TUTTI_ERR_TIMEOUT else ended
+            return status
 
         status = wait_in_slices(wait, milliseconds(timeout) or -1)
         if status:

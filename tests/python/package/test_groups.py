@@ -3,13 +3,16 @@
 
 import gc
 import threading
+import types
 from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 import tutti
+import tutti._pg
 from ranks import on_threads, start_processes
+from tutti import _lib as lib
 
 
 def on_groups(count, function):
@@ -33,6 +36,24 @@ def test_all_reduce():
 
     for array, pair in on_groups(3, rank):
         assert (array == 3).all() and (pair[1] == 1).all()
+
+
+def test_end_after_slice(monkeypatch):
+    """An operation may end between the end of a slice of Work.wait() and the look at the work."""
+    late = types.SimpleNamespace(**{name: getattr(lib, name) for name in dir(lib)})
+
+    def wait_too_short(handle, timeout_ms):
+        lib.tutti_work_wait_host(handle, -1)
+        return lib.TUTTI_ERR_TIMEOUT
+
+    late.tutti_work_wait_host = wait_too_short
+
+    def rank(group):
+        work = group.all_reduce(np.ones(1))
+        monkeypatch.setattr(tutti._pg, "lib", late)
+        work.wait()
+
+    on_groups(2, rank)
 
 
 def test_other_collectives():
