@@ -20,23 +20,6 @@
 
 static const struct tutti_call_options no_options;
 
-enum tutti_status call_refuse_entry(struct tutti_comm *comm, const char *call)
-{
-    char advice[sizeof comm->reason + 64] = COMM_MEET_FIRST;
-    comm_count_refused();
-    if (comm && comm->reason[0])
-        snprintf(advice, sizeof advice, COMM_MEET_FIRST "; it failed: %s", comm->reason);
-    enum tutti_status status = comm_check_met(comm, call, advice);
-    if (status == TUTTI_OK)
-        status = comm_check_finalized(comm, call);
-    if (status != TUTTI_OK)
-        return status;
-    return error_set(TUTTI_ERR_CONCURRENT,
-                     "%s: another thread is inside communicator \"%s\", or it serves a process "
-                     "group: one caller at a time, or a communicator for each thread and group",
-                     call, comm->name);
-}
-
 static enum tutti_status options_read(const struct tutti_comm *comm,
                                       const struct tutti_call_options *from, const char *call,
                                       struct tutti_call_options *options)
@@ -64,18 +47,6 @@ static enum tutti_status stream_check(const struct tutti_comm *comm, const char 
     return error_set(TUTTI_ERR_INVALID,
                      "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only", call,
                      (const void *)stream);
-}
-
-/* ---- what is recorded ------------------------------------------------------------------------ */
-
-enum tutti_status call_refused(struct tutti_comm *comm, uint64_t signature,
-                               enum tutti_status status)
-{
-    const struct recorder_operation operation = {.sequence = comm->backend->sequence(comm->group),
-                                                 .signature = signature};
-    recorder_end(recorder_start(&comm->recorder, &operation, RECORD_REFUSED, ticks_now()),
-                 RECORD_REFUSED, status, RECORD_CALL, 0);
-    return status;
 }
 
 /* The signature of a call whose arguments may be wrong. */
@@ -504,6 +475,18 @@ enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti_dtype dty
 {
     struct coll_args args = coll_args_make(NULL, recv, count, dtype, NULL, peer);
     return call_run(comm, TUTTI_COLLECTIVE_RECV, &args, stream, options);
+}
+
+enum tutti_status tutti_send_recv(const void *send, size_t send_count, int to, void *recv,
+                                  size_t recv_count, int from, enum tutti_dtype dtype,
+                                  tutti_comm_t *comm, tutti_stream_t stream)
+{
+    const enum tutti_status status = tutti_group_start();
+    if (status != TUTTI_OK)
+        return status;
+    if (tutti_send(send, send_count, dtype, to, comm, stream) == TUTTI_OK)
+        (void)tutti_recv(recv, recv_count, dtype, from, comm, stream);
+    return tutti_group_end();
 }
 
 enum tutti_status tutti_all_to_all(const void *send, void *recv, size_t count,

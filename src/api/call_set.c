@@ -277,15 +277,3 @@ enum tutti_status tutti_group_end(void)
     order_fetch_add_relaxed_u32(&call_sets_open, (uint32_t)-1);
     return set_end(set);
 }
-
-enum tutti_status tutti_send_recv(const void *send, size_t send_count, int to, void *recv,
-                                  size_t recv_count, int from, enum tutti_dtype dtype,
-                                  tutti_comm_t *comm, tutti_stream_t stream)
-{
-    const enum tutti_status status = tutti_group_start();
-    if (status != TUTTI_OK)
-        return status;
-    if (tutti_send(send, send_count, dtype, to, comm, stream) == TUTTI_OK)
-        (void)tutti_recv(recv, recv_count, dtype, from, comm, stream);
-    return tutti_group_end();
-}

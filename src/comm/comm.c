@@ -603,49 +603,16 @@ static enum tutti_status rendezvous(struct tutti_comm *comm)
     return comm_setup_end(&setup, assemble(comm, &store, NULL, &setup.interrupt, deadline));
 }
 
-enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call)
-{
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s: communicator \"%s\" belongs to the process that created it, not to its "
-                     "fork: create one in each process",
-                     call, comm->name);
-}
-
-enum tutti_status comm_check_met(const struct tutti_comm *comm, const char *call,
-                                 const char *advice)
-{
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (comm->ready)
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_INVALID, "%s: communicator \"%s\" has not met%s", call, comm->name,
-                     advice);
-}
-
-enum tutti_status comm_check_finalized(const struct tutti_comm *comm, const char *call)
-{
-    if (!order_load_relaxed_u32(&comm->finalized)) /* relaxed: nothing but itself */
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s: communicator \"%s\" was finalized: destroy it, and create another one",
-                     call, comm->name);
-}
-
 enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
 {
     static const char call[] = "tutti_comm_rendezvous";
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (comm->ready)
-        return TUTTI_OK;
+    enum tutti_status status = comm_check_own(comm, call);
+    if (status != TUTTI_OK || comm->ready)
+        return status;
     if (comm->declined != TUTTI_OK)
         return error_set(comm->declined, "%s", comm->reason);
 
-    enum tutti_status status = rendezvous(comm);
+    status = rendezvous(comm);
     comm->store = NULL;
     if (status == TUTTI_OK)
         return TUTTI_OK;
@@ -694,13 +661,12 @@ enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *faul
 {
     static const char call[] = "tutti_comm_status";
     struct tutti_fault found = {.struct_size = sizeof found, .peer = -1};
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
+    enum tutti_status status = comm_check_own(comm, call);
+    if (status != TUTTI_OK)
+        return status;
     if (options_check_out("tutti_comm_status: fault", "tutti_fault", fault, sizeof *fault))
         return TUTTI_ERR_INVALID;
-    enum tutti_status status = comm->declined;
+    status = comm->declined;
     if (comm->ready)
         status = comm->backend->status(comm->group, &found);
     else if (status != TUTTI_OK)

@@ -146,9 +146,9 @@ void comm_record_meeting(struct tutti_comm *comm);
 /* Writes a dump of the failed communicator `comm` if TUTTI_DUMP is set. Errors are logged. */
 void comm_dump_failure(void *comm);
 
-/* The error of a child of fork() that uses its parent's communicator in `call`. */
-enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call);
-/* Returns INVALID if `comm` is NULL, is of another process, or has not met. `advice` follows the
+/* check.c: returns INVALID if `comm` is NULL, or belongs to a parent process. */
+enum tutti_status comm_check_own(const struct tutti_comm *comm, const char *call);
+/* Also returns INVALID if `comm` has not met. `advice` follows the
  * words "has not met" in the message. */
 enum tutti_status comm_check_met(const struct tutti_comm *comm, const char *call,
                                  const char *advice);

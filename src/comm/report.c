@@ -5,7 +5,6 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "cuda/runtime/group.h"
-#include "ipc/fork.h"
 #include "tutti/recorder.h"
 
 #include <inttypes.h>
@@ -112,10 +111,9 @@ void comm_dump_failure(void *context)
 enum tutti_status tutti_comm_dump(tutti_comm_t *comm, const char *pattern)
 {
     static const char call[] = "tutti_comm_dump";
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
+    enum tutti_status status = comm_check_own(comm, call);
+    if (status != TUTTI_OK)
+        return status;
     if (!pattern)
         pattern = comm->recorder.pattern;
     if (!pattern)
@@ -124,6 +122,6 @@ enum tutti_status tutti_comm_dump(tutti_comm_t *comm, const char *pattern)
                          "created: name a file or a directory",
                          call);
     cpu_group_survey(comm->host);
-    enum tutti_status status = recorder_dump(&comm->recorder, RECORD_CAUSE_CALL, pattern);
+    status = recorder_dump(&comm->recorder, RECORD_CAUSE_CALL, pattern);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }

@@ -263,7 +263,7 @@ enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
     else
         sequence_add(group, task, -1);
     if (ordered && !launched)
-        status = cuda_launch_failed(group, status, cuda_group_sequence(group) + 1);
+        status = cuda_launch_failed(group, status, cpu_group_sequence(group->host) + 1);
     /* Also after a failure, so that the others go on: their kernels wait. */
     enum tutti_status met = same_gpu_meet(group, task);
     status = status == TUTTI_OK ? met : status;
