@@ -33,7 +33,7 @@ void cpu_table_fill(const struct choice_rules *rules, int world_size, bool overs
         .one_shot_bytes = one_shot_bytes(world_size, oversubscribed),
         /* Zero-copy has a second hop. */
         .copied_bytes = oversubscribed ? 2 * LAYOUT_BODY_BYTES : LAYOUT_BODY_BYTES,
-        .swaps = world_size == 2,
+        .one_hop = world_size == 2 ? &cpu_swap.algorithm : &cpu_pieces.algorithm,
         .pushes = world_size <= PUSH_RANKS || oversubscribed,
         .small = {.algo = TUTTI_ALGO_ONE_SHOT,
                   .run = &cpu_small,
@@ -69,7 +69,7 @@ static const struct algorithm *one_shot_of(const struct cpu_table *table,
 {
     if (small_bytes(coll_rows[collective].send_all, block, table->world_size) <= LAYOUT_BODY_BYTES)
         return &cpu_small;
-    return table->swaps ? &cpu_swap.algorithm : &cpu_pieces.algorithm;
+    return table->one_hop;
 }
 
 static const struct algorithm *algorithm_of(const struct cpu_table *table, enum tutti_algo algo,

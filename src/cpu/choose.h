@@ -12,11 +12,11 @@ struct cpu_table {
     struct choice small;
     const struct choice_rules *rules;
     int world_size;
-    size_t one_shot_bytes; /* up to here one-shot is measured to be faster */
-    size_t copied_bytes;   /* up to here one-shot is faster than zero-copy */
-    bool swaps;            /* two ranks: longer operations in one hop swap their places */
-    bool pushes;           /* two-shot: the owner of a chunk writes the result to all ranks; if the
-                              arena has room for it */
+    size_t one_shot_bytes;           /* up to here one-shot is measured to be faster */
+    size_t copied_bytes;             /* up to here one-shot is faster than zero-copy */
+    const struct algorithm *one_hop; /* of an operation that is longer than a small message */
+    bool pushes; /* two-shot: the owner of a chunk writes the result to all ranks; if the
+                    arena has room for it */
     const char *two_shot_reason;
 };
 

@@ -179,7 +179,7 @@ enum tutti_status cpu_all_reduce_more(struct cpu_group *group, struct request *r
 {
     struct announced_op op;
     if (request->choice.run == &cpu_small) /* names a whole operation */
-        request->choice.run = group->table.swaps ? &cpu_swap.algorithm : &cpu_pieces.algorithm;
+        request->choice.run = group->table.one_hop;
     op_init(&op.base);
     group->op.deadline = 0;
     pieces_begin(group, request, &op);
