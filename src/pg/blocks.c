@@ -16,16 +16,6 @@
 
 enum { BUFFER_BYTES = PG_WIDE_ELEMENTS * sizeof(float), PIECE_ALIGNMENT = 64 };
 
-void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
-               size_t *count)
-{
-    const struct tutti_tensor *tensor =
-        &operand->tensors[pair * operand->each + index / operand->blocks];
-    *count = pg_elements(tensor) / (size_t)operand->blocks;
-    return (char *)tensor->data +
-           (size_t)(index % operand->blocks) * *count * dtype_bytes(op->args.dtype);
-}
-
 /* One pair that moves. */
 struct move {
     struct tutti_pg *pg;

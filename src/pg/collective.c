@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Collectives on dense tensors other than the all-reduce, the calls: the checks, and the
- * description for other ranks.
+ * Collectives on dense tensors, the calls: the checks, and the description for other ranks. What
+ * an all-reduce checks is in tensor.c.
  *
- * A call moves pairs, one after the other. In a pair each side is one block, or a block for each
- * rank. These blocks are one tensor, or a list of tensors. The block of the first pair is what the
- * ranks compare; of further pairs they compare a hash.
+ * Any other call moves pairs, one after the other. In a pair each side is one block, or a block for
+ * each rank. These blocks are one tensor, or a list of tensors. The block of the first pair is what
+ * the ranks compare; of further pairs they compare a hash.
  */
 #include "base/error.h"
 #include "pg/pg.h"
@@ -433,6 +433,17 @@ enum tutti_status tutti_pg_scatter(tutti_pg_t *pg, const struct tutti_tensor *se
     return submit(pg, TUTTI_COLLECTIVE_SCATTER, "tutti_pg_scatter",
                   &(struct pg_lists){{send, recv}, {send_count, recv_count}}, NULL, root, options,
                   work);
+}
+
+enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,
+                                      tutti_op_t reduction,
+                                      const struct tutti_pg_call_options *options,
+                                      tutti_work_t **work)
+{
+    static const struct pg_call call =
+        PG_TENSORS_CALL("tutti_pg_all_reduce", TUTTI_COLLECTIVE_ALL_REDUCE, pg_list_read);
+    const struct coll_args args = {.op = reduction};
+    return pg_submit(pg, &call, &(struct pg_lists){{tensors}, {count}}, &args, options, work);
 }
 
 static enum tutti_status barrier_read(const struct tutti_pg *pg, const struct pg_call *call,

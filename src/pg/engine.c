@@ -49,22 +49,6 @@ static void record(struct tutti_pg *pg, struct pg_op *op)
     op->record = pg->comm->recorder.number;
 }
 
-void pg_complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
-{
-    struct pg_outcome expired;
-    if (op->staging)
-        pg_staging_end(pg, op);
-    if (op->staging && pg_staging_wait_expired(op)) {
-        expired = *outcome;
-        expired.status = TUTTI_ERR_TIMEOUT;
-        expired.rank = expired.peer = pg->control.rank;
-        expired.wait_expired = true;
-        outcome = &expired;
-    }
-    recorder_end_later(&pg->comm->recorder, op->record, outcome->status);
-    pg_op_complete(op, outcome);
-}
-
 /* ---- operations that wait for their input ---------------------------------------------------- */
 
 /* Whether an operation cannot be announced yet: its input is not ready, or an earlier operation of

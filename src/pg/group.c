@@ -79,15 +79,6 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
 }
 
-void pg_release(struct tutti_pg *pg)
-{
-    if (order_fetch_add_u32(&pg->references, UINT32_MAX) != 1) /* N1, N1a if it is the last */
-        return;
-    pthread_mutex_destroy(&pg->lock);
-    local_release(pg->arena);
-    free(pg);
-}
-
 /* Close everything but what works use. There are no operations any more. */
 static void pg_close(struct tutti_pg *pg)
 {

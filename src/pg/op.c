@@ -21,6 +21,15 @@ static void result_give(struct tutti_pg *pg, struct sparse_memory memory)
         sparse_memory_fini(&memory);
 }
 
+void pg_release(struct tutti_pg *pg)
+{
+    if (order_fetch_add_u32(&pg->references, UINT32_MAX) != 1) /* N1, N1a if it is the last */
+        return;
+    pthread_mutex_destroy(&pg->lock);
+    local_release(pg->arena);
+    free(pg);
+}
+
 static void op_free(struct pg_op *op)
 {
     if (op->sparse)
@@ -36,7 +45,8 @@ void pg_op_release(struct pg_op *op)
         op_free(op);
 }
 
-void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
+/* Calls the callback, then wakes the waiting threads. Releases the engine's reference. */
+static void op_complete(struct pg_op *op, const struct pg_outcome *outcome)
 {
     invariant(order_load_relaxed_u32(&op->state) != PG_DONE);
     op->outcome.status = outcome->status;
@@ -53,6 +63,22 @@ void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
     if (op->staging)
         pg_staging_release_streams(op);
     pg_op_release(op);
+}
+
+void pg_complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
+{
+    struct pg_outcome expired;
+    if (op->staging)
+        pg_staging_end(pg, op);
+    if (op->staging && pg_staging_wait_expired(op)) {
+        expired = *outcome;
+        expired.status = TUTTI_ERR_TIMEOUT;
+        expired.rank = expired.peer = pg->control.rank;
+        expired.wait_expired = true;
+        outcome = &expired;
+    }
+    recorder_end_later(&pg->comm->recorder, op->record, outcome->status);
+    op_complete(op, outcome);
 }
 
 enum tutti_status pg_op_check(const struct pg_op *op, const char *call)

@@ -230,11 +230,6 @@ static inline struct pg_op *pg_list_take(struct pg_list *list)
     return op;
 }
 
-/* ---- group.c --------------------------------------------------------------------------------- */
-
-/* Give back a reference; the last one frees the group. */
-void pg_release(struct tutti_pg *pg);
-
 /* ---- queue.c --------------------------------------------------------------------------------- */
 
 /* The tensors of a call: all, or those to send and those to receive. */
@@ -289,6 +284,10 @@ enum tutti_status pg_tensor_describe(const void *tensor, enum tutti_device *devi
                                      struct coll_args *args, struct layout_operation *operation);
 /* The number of elements of a tensor that has been described. */
 size_t pg_elements(const struct tutti_tensor *tensor);
+/* Block `index` of one pair of an operand. *count: its elements. Those of a list of an all-to-all
+ * differ. */
+void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
+               size_t *count);
 /* struct pg_call's `check` and `fill` for dense tensors of one layout. */
 enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const struct pg_call *call,
                                   const void *list, int index, const struct coll_args *what);
@@ -316,9 +315,11 @@ enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const stru
 
 /* ---- op.c ------------------------------------------------------------------------------------ */
 
-/* Complete the operation: call the callback, then wake the waiting threads. Releases the engine's
- * reference. */
-void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome);
+/* Give back a reference to a group; the last one frees the group. */
+void pg_release(struct tutti_pg *pg);
+/* Complete an operation that is in no list of the engine's any more: call the callback, then wake
+ * the waiting threads. Releases the engine's reference. */
+void pg_complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome);
 void pg_op_release(struct pg_op *op);
 /* Check that this process submitted the operation: the child of a fork() may not use it. */
 enum tutti_status pg_op_check(const struct pg_op *op, const char *call);
@@ -358,10 +359,6 @@ enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
 
 /* ---- blocks.c -------------------------------------------------------------------------------- */
 
-/* Block `index` of one pair of an operand. *count: its elements. Those of a list of an all-to-all
- * differ. */
-void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
-               size_t *count);
 /* Run a collective other than an all-reduce, together with all ranks. */
 void pg_blocks_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
 
@@ -399,8 +396,6 @@ void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
 /* The main function of the group's thread. The argument is the group. It returns once the group
  * stops. */
 void *pg_engine(void *argument);
-/* Complete an operation that is in no list of the engine's any more. */
-void pg_complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome);
 /* A thread that waits for the operation does the work of the group's thread, if that does not. It
  * stops once the operation is done, or when it has polled for long. Return whether the operation is
  * done. Not for groups that have had CUDA tensors: their calls of CUDA are the group's thread's. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operations on dense tensors, the calls: the checks, and the encoding of the layout for other
+/* Dense tensors: the checks of an all-reduce, and the encoding of the layout for other
  * ranks. */
 #include "base/dtype.h"
 #include "base/error.h"
@@ -122,6 +122,16 @@ enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const struct pg_cal
     return status;
 }
 
+void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
+               size_t *count)
+{
+    const struct tutti_tensor *tensor =
+        &operand->tensors[pair * operand->each + index / operand->blocks];
+    *count = pg_elements(tensor) / (size_t)operand->blocks;
+    return (char *)tensor->data +
+           (size_t)(index % operand->blocks) * *count * dtype_bytes(op->args.dtype);
+}
+
 /* ---- the operation --------------------------------------------------------------------------- */
 
 /* Copy the tensors. Their strides follow them in memory. */
@@ -190,15 +200,4 @@ void pg_tensors_fill(struct pg_op *op, const struct pg_lists *lists)
     op->work.tensor_count = count;
     op->send = op->recv = (struct pg_operand){op->tensors, count, 1, 1};
     op->inputs = (uint16_t)count;
-}
-
-enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,
-                                      tutti_op_t reduction,
-                                      const struct tutti_pg_call_options *options,
-                                      tutti_work_t **work)
-{
-    static const struct pg_call call =
-        PG_TENSORS_CALL("tutti_pg_all_reduce", TUTTI_COLLECTIVE_ALL_REDUCE, pg_list_read);
-    const struct coll_args args = {.op = reduction};
-    return pg_submit(pg, &call, &(struct pg_lists){{tensors}, {count}}, &args, options, work);
 }

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/* Messages, the calls. message.c moves them. */
+#include "base/error.h"
+#include "base/order.h"
+#include "pg/pg.h"
+
+static enum tutti_status message_read(const struct tutti_pg *pg, const struct pg_call *call,
+                                      struct pg_lists *lists, struct pg_op *op)
+{
+    const int peer = op->args.peer;
+    const bool any = peer == TUTTI_ANY_SOURCE && call->collective == TUTTI_COLLECTIVE_RECV;
+    const struct tutti_tensor *tensor = lists->list[0];
+    if (!tensor)
+        return error_set(TUTTI_ERR_INVALID, "%s: tensor is NULL", call->name);
+    if (!pg->comm->rules.paths.all || tensor->device == TUTTI_DEVICE_CUDA)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "%s: %s: expected CPU tensors, and links between all ranks", call->name,
+                         tensor->device == TUTTI_DEVICE_CUDA ? "a CUDA tensor"
+                                                             : "the topology file lacks links");
+    if (any) /* any other rank will do for the check */
+        op->args.peer = (pg->comm->rank + 1) % pg->comm->world_size;
+    enum tutti_status status = pg_list_read(pg, call, lists, op);
+    op->args.peer = peer;
+    return status;
+}
+
+static enum tutti_status submit(tutti_pg_t *pg, const struct pg_call *call,
+                                const struct tutti_tensor *tensor, int peer,
+                                const struct tutti_pg_call_options *options, tutti_work_t **work)
+{
+    const struct coll_args args = {.peer = peer};
+    return pg_submit(pg, call, &(struct pg_lists){{tensor}, {1}}, &args, options, work);
+}
+
+enum tutti_status tutti_pg_send(tutti_pg_t *pg, const struct tutti_tensor *tensor, int peer,
+                                const struct tutti_pg_call_options *options, tutti_work_t **work)
+{
+    static const struct pg_call call =
+        PG_TENSORS_CALL("tutti_pg_send", TUTTI_COLLECTIVE_SEND, message_read);
+    return submit(pg, &call, tensor, peer, options, work);
+}
+
+enum tutti_status tutti_pg_recv(tutti_pg_t *pg, const struct tutti_tensor *tensor, int peer,
+                                const struct tutti_pg_call_options *options, tutti_work_t **work)
+{
+    static const struct pg_call call =
+        PG_TENSORS_CALL("tutti_pg_recv", TUTTI_COLLECTIVE_RECV, message_read);
+    return submit(pg, &call, tensor, peer, options, work);
+}
+
+int tutti_work_source(const tutti_work_t *work)
+{
+    if (!work || work->class != &pg_work_class)
+        return -1;
+    const struct pg_op *op = (const struct pg_op *)work;
+    /* Relaxed: a thread that has found the work done sees the value. */
+    return (int)order_load_relaxed_u32(&op->source) - 1;
+}
