@@ -90,34 +90,6 @@ enum tutti_status channel_create(struct channel **channel)
     return TUTTI_OK;
 }
 
-void channel_close(struct channel *channel)
-{
-    if (!channel)
-        return;
-    fork_mutex_lock(&lock);
-    for (struct channel **place = &channels; *place; place = &(*place)->next)
-        if (*place == channel) {
-            *place = channel->next;
-            break;
-        }
-    fork_mutex_unlock(&lock);
-    const bool mine = !fork_detected(channel->epoch);
-    if (mine && channel->path.text[0])
-        unlink(channel->path.text);
-    channel_stop_listening(channel);
-    for (int r = 0; r < channel->size; r++) {
-        const struct packet leave = packet_to(channel, r, PACKET_LEAVE);
-        const struct packet theirs = packet_from(channel, r);
-        if (!channel->links[r] || !mine)
-            continue;
-        if (rank_set_has(channel->connected, r))
-            (void)link_send(channel->links[r], &leave, -1);
-        link_forget(channel->links[r], &theirs);
-        link_release(channel->links[r]);
-    }
-    free(channel);
-}
-
 /* ---- packets -------------------------------------------------------------------------------- */
 
 struct packet packet_to(const struct channel *channel, int peer, enum packet_kind kind)
@@ -145,7 +117,8 @@ bool packet_valid(const struct packet *packet, size_t bytes)
            packet->kind <= PACKET_BROADCAST;
 }
 
-bool packet_matches(const struct packet *packet, const struct packet *other)
+/* Compares channel and ranks. */
+static bool packet_matches(const struct packet *packet, const struct packet *other)
 {
     return packet->from == other->from && packet->to == other->to &&
            secret_equal(packet->nonce, other->nonce, sizeof packet->nonce);
@@ -395,7 +368,16 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
     return news;
 }
 
-void link_forget(struct link *link, const struct packet *from)
+void link_polls(const struct link *link, short events, struct pollfd polls[2])
+{
+    polls[0] = (struct pollfd){.fd = link->socket, .events = events};
+    polls[1] = (struct pollfd){.fd = link->pidfd, .events = POLLIN};
+}
+
+/* ---- the end of a channel ------------------------------------------------------------------- */
+
+/* Drops all packets like `from`, those that are still to come, too. */
+static void link_forget(struct link *link, const struct packet *from)
 {
     struct message left = {.packet = *from, .fd = LINK_NO_FD};
     left.packet.kind = PACKET_LEFT;
@@ -408,8 +390,30 @@ void link_forget(struct link *link, const struct packet *from)
     fork_mutex_unlock(&lock);
 }
 
-void link_polls(const struct link *link, short events, struct pollfd polls[2])
+void channel_close(struct channel *channel)
 {
-    polls[0] = (struct pollfd){.fd = link->socket, .events = events};
-    polls[1] = (struct pollfd){.fd = link->pidfd, .events = POLLIN};
+    if (!channel)
+        return;
+    fork_mutex_lock(&lock);
+    for (struct channel **place = &channels; *place; place = &(*place)->next)
+        if (*place == channel) {
+            *place = channel->next;
+            break;
+        }
+    fork_mutex_unlock(&lock);
+    const bool mine = !fork_detected(channel->epoch);
+    if (mine && channel->path.text[0])
+        unlink(channel->path.text);
+    channel_stop_listening(channel);
+    for (int r = 0; r < channel->size; r++) {
+        const struct packet leave = packet_to(channel, r, PACKET_LEAVE);
+        const struct packet theirs = packet_from(channel, r);
+        if (!channel->links[r] || !mine)
+            continue;
+        if (rank_set_has(channel->connected, r))
+            (void)link_send(channel->links[r], &leave, -1);
+        link_forget(channel->links[r], &theirs);
+        link_release(channel->links[r]);
+    }
+    free(channel);
 }

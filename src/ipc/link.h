@@ -73,8 +73,6 @@ struct packet packet_to(const struct channel *channel, int peer, enum packet_kin
 struct packet packet_from(const struct channel *channel, int peer);
 /* Checks the bytes of a packet that has arrived. */
 bool packet_valid(const struct packet *packet, size_t bytes);
-/* Compares channel and ranks. */
-bool packet_matches(const struct packet *packet, const struct packet *other);
 
 /* Holds a link of the key: one on which a packet like `from` has come, else one that lives,
  * else NULL. */
@@ -105,8 +103,6 @@ enum { LINK_NO_FD = -1, LINK_FULL = -2 };
  * NULL takes none, and returns LINK_LEFT or LINK_ENDED although there are packets. */
 enum link_news link_take(struct link *link, const struct packet *from, struct packet *packet,
                          int *fd);
-/* Drops all packets like `from`, those that are still to come, too. */
-void link_forget(struct link *link, const struct packet *from);
 /* Fills two entries for poll(): the socket with these events, and the process' end. */
 void link_polls(const struct link *link, short events, struct pollfd polls[2]);
 

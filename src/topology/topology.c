@@ -37,7 +37,10 @@ static bool ring_extend(struct search *search, int length, struct rank_set visit
     return false;
 }
 
-bool topology_ring_find(const struct rank_set *linked, int size, int *ring)
+/* Find the first ring in a fixed search order; for fully connected ranks this is rank order. Return
+ * false if there is none, or if a million steps have found none. The latter can happen with more
+ * than about ten ranks. */
+static bool ring_find(const struct rank_set *linked, int size, int *ring)
 {
     struct search search = {linked, size, ring, RING_STEPS};
     for (int r = 0; r < size && size > 2; r++)
@@ -215,7 +218,7 @@ void topology_recognise(const struct topology_matrix *matrix, struct topology *t
         for (int j = 0; j < matrix->size; j++)
             if (i != j && matrix->links[i][j] > 0 && matrix->links[j][i] > 0)
                 rank_set_add(&topology->linked[i], j);
-    topology->has_ring = topology_ring_find(topology->linked, topology->size, topology->ring);
+    topology->has_ring = ring_find(topology->linked, topology->size, topology->ring);
     if (!one_way && !unknown && mesh_find(topology)) {
         topology->kind = TUTTI_TOPOLOGY_HYBRID_CUBE_MESH;
         mesh_explain(topology);

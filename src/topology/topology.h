@@ -44,11 +44,6 @@ void topology_recognise(const struct topology_matrix *matrix, struct topology *t
 /* Fill *topology as fully connected, with this reason. */
 void topology_force(int size, const char *reason, struct topology *topology);
 
-/* Find the first ring in a fixed search order; for fully connected ranks this is rank order. Return
- * false if there is none, or if a million steps have found none. The latter can happen with more
- * than about ten ranks. */
-bool topology_ring_find(const struct rank_set *linked, int size, int *ring);
-
 /* One rank's part in the ring algorithm. */
 struct topology_ring {
     int position;      /* ring[position] is the rank */
