@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the machine allows an all-reduce of 2 ranks, whatever it does: two pinned threads, at the
- * same time.
+ * The shortest time that the machine allows for an all-reduce of 2 ranks. Two pinned threads run at
+ * the same time.
  *
- * Memory: each adds 1 to every float of a buffer of its own, since each rank's buffer is read and
- * written. If both are larger than the last cache together, that is from and to memory.
+ * Memory: each thread adds 1 to every float of its own buffer, because each rank reads and writes
+ * its buffer. If both buffers together are larger than the last-level cache, this measures memory.
  *
- * Link: each reads what the other one has just written, since each rank needs as many bytes of the
- * other as the buffer has. They write in turn where they have read, as two ranks do.
+ * Link: each thread reads what the other one has just written, because each rank needs all bytes of
+ * the other rank. The threads write in turns where they have read, as two ranks do.
  *
- * Prints the medians by the cores' distance.
+ * Prints the medians by the distance of the cores.
  */
 #include "base/order.h"
 #include "now.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a process group costs: how long a caller is kept by submitting, with the group's thread
- * asleep and with it awake, and how long an operation takes from its submission until its result
- * is there; then the same of sparse sums. Rank 0 prints medians; float32 sums, process ranks, left
- * to the scheduler.
+ * What a process group costs: how long a call submits, with the group's thread asleep and awake;
+ * how long an operation takes from its submission to its result; then the same for sparse sums. The
+ * ranks are processes that are not bound to cores. Rank 0 prints medians of float32 sums.
  *
- * Of CUDA tensors, each rank's on a device: what submitting and having a stream wait cost, and how
- * long it takes from the submission until the host finds the work done, and, where the stream waits
- * for it, until that has passed. With "direct" the communicator is a CUDA one. THREADS of each rank
- * share the reduction of large ones by the hosts.
+ * For CUDA tensors, each rank on its own device: how long a call submits, how long the call takes
+ * that makes a stream wait, and the time from the submission until the host finds the work done or
+ * the stream has passed the wait. With "direct" the communicator is a CUDA one.
+ *
+ * THREADS threads of each rank share the host's reduction of large tensors.
  */
 #include "gpu.h"
 #include "now.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What recording an operation costs its caller: both ends of a quick one, and of one whose end has
- * a time of its own, back to back on one core. In an operation some of it is hidden behind the wait
- * for the peers' lines: `tutti bench -n 2 -b 8 -e 64` says how much.
+ * What recording an operation costs: the start and the end of a quick operation, and of an
+ * operation whose end reads the clock, in a loop on one core. In a real operation the wait for the
+ * peers hides a part of this cost: `tutti bench -n 2 -b 8 -e 64` shows how much.
  */
 #include "record/recorder.h"
 #include "now.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where a test that hangs stands: the stacks of all threads, for addr2line(1). In signal handlers:
- * no call that allocates.
+ * Writes the stacks of all threads of a test that hangs, for addr2line(1). It runs in signal
+ * handlers, so it makes no call that allocates.
  */
 #include "stacks.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where the threads of a process are, on stderr. */
+/* Writes the stacks of a process's threads to stderr. */
 #ifndef TESTS_STACKS_H
 #define TESTS_STACKS_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The counts wrap after 2^32 turns, and only some transports use each flag: one that has stood
- * still for a whole turn of the count must not be taken for news. The fast rank passes the wrap
- * while the slow one has yet to write its input.
+ * The counts wrap after 2^32 operations, and only some transports use each flag. A flag that was
+ * not written for a whole cycle of the count must not be taken for a new one. The fast rank passes
+ * the wrap before the slow one has written its input.
  */
 #include "base/layout.h"
 #include "comm/comm.h"

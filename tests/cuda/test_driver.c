@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* libcuda is opened where there is one that serves; otherwise the answer says what is missing. */
+/* libcuda is opened if there is a usable one; otherwise the error says what is missing. */
 #include "cuda/runtime/calls.h"
 
 #include "standin.h"

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* All kernels are there before the first launch, or it is said which is not. With the argument
- * `names`: those of the files that scripts/fatbin wrote have each name that is looked up. */
+/*
+ * All kernels are loaded before the first launch, or the error names the missing one. With the
+ * argument `names`: the files that scripts/fatbin wrote have a kernel of each name that the library
+ * looks up.
+ */
 #include "cuda/runtime/kernels.h"
 #include "cuda/runtime/table.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* docs/layout.md says of every word of a CUDA arena, and of symmetric memory on a device, where it
- * lies: what the compiler says. */
+/*
+ * docs/layout.md has the offset of each word of a CUDA arena and of symmetric memory on a device.
+ * The test compares these offsets with the compiler's.
+ */
 #include "cuda/kernels/symm_launch.h"
 #include "cuda/staging/proxy.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process group's staging over the stand-in: each call of the driver fails in turn, and whatever
- * that makes of the operations, they end, who waits is let go, results that are good are right, and
- * nothing is left. Then words that streams write late, when work and group are gone, and a result
- * that comes late.
+ * A process group's staging over the stand-in: each call of the driver fails in turn. Every
+ * operation ends, every waiting thread returns, results of operations that succeed are right, and
+ * nothing is left. Then: words that streams write after the work and the group have ended, and a
+ * result that comes late.
  */
 #include "cuda/staging/stage_internal.h"
 #include "failing_calls.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes that share a device, whose operations a host thread stages: results, order, room,
- * captures; ends of all kinds with operations under way; each call of the driver that fails.
- * Argument: processes or threads. Threads tell each other that they are processes.
+ * Processes that share a device, so that a host thread stages their operations: results, order,
+ * room, captures; every way to end with operations under way; each call of the driver that fails.
+ * Argument: processes or threads. With threads each rank reports another process.
  */
 #include "base/deadline.h"
 #include "bootstrap/host.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ranks that share a device as threads, whose streams share a channel as well: what one of them has
- * enqueued holds up none of the others, results are right, and who does not come is named.
+ * Threads that share a device, and whose streams share a hardware queue: what one rank has enqueued
+ * delays no other rank, results are right, and the error names a rank that does not come.
  */
 #include "streams.h"
 

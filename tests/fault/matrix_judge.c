@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A cell's run, from outside: what it came to, as one line of JSON. */
+/* Watches the run of a cell from outside and writes its result as one line of JSON. */
 #include "matrix.h"
 
 #include "base/deadline.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a rank holds, from what the kernel says of it. */
+/* Counts what the process of a rank holds, as the kernel reports it. */
 #include "matrix.h"
 
 #include "device.h"

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A store between the library and the real one: slow, or telling the others of another version. */
+/*
+ * A store between the library and the real one: it is slow, or reports another version of the
+ * library.
+ */
 #include "matrix_store.h"
 
 #include "bootstrap/host.h"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The sizes, numbers and names in the arguments of `tutti bench` and its like: what is accepted is
- * what it says. */
+/*
+ * Sizes, numbers and names in the arguments of `tutti bench` and of other commands: an accepted
+ * argument has the value that its text says.
+ */
 #include "fuzz.h"
 #include "tool.h"
 

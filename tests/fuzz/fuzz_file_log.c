@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The records of a FileStore: never more is used than there is, and what was used is whole. */
+/*
+ * The records of a FileStore: the parser uses no more bytes than there are, and only whole records.
+ */
 #include "fuzz.h"
 #include "store/file_log.h"
 

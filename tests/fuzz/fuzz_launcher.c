@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Lines NAME=VALUE are the whole environment: what is told of the launcher makes sense. */
+/*
+ * Lines NAME=VALUE are the whole environment. What the library reports about the launcher is
+ * consistent.
+ */
 #include "fuzz.h"
 #include "store/launcher.h"
 

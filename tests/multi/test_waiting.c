@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A long wait is no silent one. Whoever waits for 5 seconds says at WARN, which is logged unless
- * TUTTI_DEBUG says otherwise, who is missing and what it waits for: while the ranks meet, while one
- * of them is late in a later step of the set-up, in an operation, in a barrier of some ranks, and
- * in a process group, where the leader says so. On CUDA kernels wait in operations, and the
- * communicator's watcher says so.
+ * A wait of 5 seconds or more is logged at WARN, the default level, with the missing ranks and what
+ * the rank waits for: while the ranks meet, in a later step of the set-up, in an operation, in a
+ * barrier of some ranks, and in a process group, where the leader logs it. On CUDA kernels wait in
+ * operations, and the communicator's watcher writes the log.
  */
 #include "device.h"
 #include "pg.h"

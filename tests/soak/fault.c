@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a rank comes to its fault, and what it explains. */
+/* How a rank comes to its fault, and which errors the fault explains. */
 #include "base/deadline.h"
 #include "device.h"
 #include "soak.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The ranks of the tool begin all or none. */
+/* The ranks of the tool begin together or not at all. */
 #include "ranks.h"
 #include "threads.h"
 

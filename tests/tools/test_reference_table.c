@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The benchmark's inputs show what they must show, and its comparison counts every element that is
- * wrong. */
+/*
+ * The benchmark's inputs show the order of additions, and its comparison counts every wrong
+ * element.
+ */
 #include "reference.h"
 #include "reference_table.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the self-test of tutti info says where a test cannot be made. */
+/* What the self-test of `tutti info` reports where it cannot make a test. */
 #include "info.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A program of somebody else, with names of its own that the library uses inside. */
+/* A user's program with functions of its own that have names which the library uses inside. */
 #include <stdio.h>
 #include <string.h>
 #include <tutti/tutti.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The waiter, under a clock that stands unless a yield, a nap or the bell advances it. */
+/* The waiter, with a clock that only a yield, a nap or the bell advances. */
 #include "base/wait.h"
 
 #include "base/deadline.h"

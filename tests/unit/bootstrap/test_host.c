@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What ranks tell each other first: each difference is named, with both sides' values in words. */
+/* The records that ranks exchange first: each difference is named, with both sides' values. */
 #include "bootstrap/host.h"
 
 #include <setjmp.h>

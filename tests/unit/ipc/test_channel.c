@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Descriptors between ranks, and the news of a peer's death. Each case runs among threads and among
- * processes where that makes sense. */
+/*
+ * Descriptors between ranks, and how a rank notices a peer's death. Each case runs among threads
+ * and among processes where possible.
+ */
 #include "channel_ranks.h"
 
 #include "base/error.h"

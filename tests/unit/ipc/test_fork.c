@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A child knows that it is not its parent, and becomes somebody of its own. */
+/*
+ * A child process of fork() notices that it is a child, and gets an epoch and a nonce of its own.
+ */
 #include "ipc/fork.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A wake-up between a thread's announcement that it may sleep and its falling asleep. */
+/* A wake-up that comes after a thread has announced that it may sleep, and before it sleeps. */
 #include "pg/control_ring.h"
 
 #include "base/layout.h"

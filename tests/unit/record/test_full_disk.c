@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A file system without room, such as a full /dev/shm: whoever needs a file there says so, and what
- * to do. Skipped where no file system can be mounted. */
+/*
+ * A file system without free space, such as a full /dev/shm: each part of the library that needs a
+ * file there returns an error that says what to do. Skipped where no file system can be mounted.
+ */
 #include "ipc/directory.h"
 #include "record/recorder.h"
 #include "tutti/tutti.h"

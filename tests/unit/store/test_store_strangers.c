@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Strangers at the port of a tcp store: they do not use up the descriptors of the process that
- * serves it, and good clients are served. */
+/*
+ * Connections of strangers to the port of a tcp store: they do not use up the descriptors of the
+ * process that serves the store, and its own clients are served.
+ */
 #include "tutti/tutti.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tcp://HOST:PORT: the suite with and without a secret, the server's protocol byte by byte, and
- * clients and servers that do not play by the rules. */
+/*
+ * tcp://HOST:PORT: the suite with and without a secret, the server's protocol byte by byte, and
+ * clients and servers that break the protocol.
+ */
 #include "store/kind.h"
 #include "store/tcp.h"
 #include "store_suite.h"
