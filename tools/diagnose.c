@@ -91,7 +91,7 @@ static void print_verdict(const struct verdict *verdict)
     for (int i = 0; i < verdict->count; i++)
         print_culprit(&verdict->culprits[i]);
     if (verdict->count == 0)
-        printf("  nobody is to blame, as far as the dumps tell\n");
+        printf("  the dumps show no rank that is to blame\n");
 }
 
 static json_t *culprit_to_json(const struct culprit *culprit)

@@ -263,7 +263,8 @@ static void find_behind(struct evidence *evidence)
     }
 }
 
-/* ---- 4: whom all wait for -------------------------------------------------------------------- */
+/* ---- 4: the rank that all wait for
+ * -------------------------------------------------------------------- */
 
 static void find_stuck(struct evidence *evidence)
 {

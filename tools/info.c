@@ -212,7 +212,8 @@ enum { OPTION_JSON = 256, OPTION_PLAN };
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0,
-     "Show and test a communicator of N ranks, 2 to 64, besides that of 2 (default: one rank for "
+     "Show and test a communicator of N ranks, 2 to 64, in addition to that of 2 (default: one "
+     "rank for "
      "each core)",
      0},
     {"plan", OPTION_PLAN, 0, 0,

@@ -141,7 +141,7 @@ TUTTI_API enum tutti_status tutti_scatter_with(const void *send, void *recv, siz
  * tutti_send() sends a message of count elements to rank peer, where tutti_recv() takes it with the
  * sender's rank as its peer. Messages between two ranks arrive in the order in which they were
  * sent. Other ranks take no part. tutti_send() returns once send may be reused: a short message
- * waits for nobody, a longer one for its receiver. count and dtype are equal in both calls, else
+ * waits for no rank, a longer one for its receiver. count and dtype are equal in both calls, else
  * MISMATCH on both ranks, at the latest in the next call. A message to oneself is INVALID outside a
  * group.
  */

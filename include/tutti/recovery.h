@@ -54,7 +54,7 @@ struct tutti_shrink_result {
  *
  * The new communicator has the old one's name, device, options and time-out, and its own
  * generation. Its ranks are in the old order, numbered without gaps; so is a leaf order that was
- * given. The links are determined anew; a matrix from TUTTI_TOPOLOGY_FILE loses the rows and
+ * given. The links are determined again; a matrix from TUTTI_TOPOLOGY_FILE loses the rows and
  * columns of ranks that are left out. If the links no longer allow a forced algorithm, the measured
  * choice is used. Operations count from 1 again.
  *

@@ -152,10 +152,13 @@ typedef const struct tutti_op *tutti_op_t;
 
 /*
  * Creates an operation for float and complex dtypes: multiply each input by one scalar in the
- * accumulation type, then sum. Several communicators and threads may use it at once. [in] scalar is
- * rounded to the accumulation type. Equal on all ranks, else the collective returns MISMATCH (a
- * hash of 31 bits is compared) [out] op     destroy it with tutti_op_destroy() after the last call
- * that uses it Returns INVALID, NO_MEMORY (4096 live at once in a process).
+ * accumulation type, then sum. Several communicators and threads may use it at once.
+ *
+ * - [in] scalar: rounded to the accumulation type. Equal on all ranks, else the collective returns
+ *   MISMATCH (a hash of 31 bits is compared)
+ * - [out] op: destroy it with tutti_op_destroy() after the last call that uses it
+ *
+ * Returns INVALID, NO_MEMORY (a process has at most 4096 at once).
  */
 TUTTI_API enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op);
 /* Destroys a created operation. Ignores any other value. */

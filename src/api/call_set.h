@@ -17,7 +17,7 @@ extern uint32_t call_sets_open;
 struct call_set *call_set_find(const struct tutti_comm *comm) __attribute__((cold));
 
 /* The set that collects this thread's calls on the communicator. NULL: it makes them at once, as
- * always on a CUDA communicator, whose calls wait for nobody. */
+ * always on a CUDA communicator, whose calls wait for no rank. */
 static inline struct call_set *call_set_of(const struct tutti_comm *comm)
 {
     return __builtin_expect(order_load_relaxed_u32(&call_sets_open) == 0, 1) ? NULL

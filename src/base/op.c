@@ -31,8 +31,8 @@ enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
         return TUTTI_OK;
     }
     return error_set(TUTTI_ERR_NO_MEMORY,
-                     "tutti_op_create_premul_sum: %d created operations are alive, and no more can "
-                     "be: give those that no call uses to tutti_op_destroy()",
+                     "tutti_op_create_premul_sum: %d created operations exist, the most that can: "
+                     "destroy those that no call uses (tutti_op_destroy())",
                      OPS_MOST);
 }
 

@@ -47,7 +47,7 @@ struct waiter {
     /* Returns false if no other thread needs this core: then the round polls 100 times more before
      * it yields. NULL: true. */
     bool (*yields_at_once)(void *context, int64_t now);
-    /* Sleeps until somebody rings, for `ms` milliseconds at most. */
+    /* Sleeps until the bell rings, for `ms` milliseconds at most. */
     void (*bell)(void *context, int64_t ms);
     /* The wait has lasted so long: called after 5 s, and each time that this has doubled. */
     void (*remind)(void *context, int waited_s);

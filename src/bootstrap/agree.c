@@ -55,8 +55,8 @@ static enum tutti_status store_failed(const struct agree *self, enum tutti_statu
     if (status != TUTTI_ERR_SYSTEM && status != TUTTI_ERR_TIMEOUT)
         return error_context(status, "the ranks of communicator \"%s\" cannot agree", self->name);
     return error_context(status,
-                         "the ranks of communicator \"%s\" cannot agree, for their store fails%s: "
-                         "give one that outlives its ranks",
+                         "the ranks of communicator \"%s\" cannot agree, because their store "
+                         "failed%s: give a store that outlives its ranks",
                          self->name,
                          rank_set_empty(exited_of(self, rank_set_of(0)))
                              ? ""

@@ -25,8 +25,8 @@ static enum tutti_status file_check(const struct links *links)
     const struct topology_file *file = *links->file;
     if (file->matrix.size != links->world_size)
         return error_set(TUTTI_ERR_INVALID,
-                         "topology file %s is of %d ranks, the world size is %d: give one of as "
-                         "many ranks, or unset TUTTI_TOPOLOGY_FILE",
+                         "topology file %s is of %d ranks, the world size is %d: give a file for "
+                         "that world size, or unset TUTTI_TOPOLOGY_FILE",
                          file->source, (int)file->matrix.size, links->world_size);
     return TUTTI_OK;
 }

@@ -177,14 +177,14 @@ enum tutti_status meet_absent_error(const struct meet_view *view, struct rank_se
     if (rank_set_empty(missing))
         return error_set(TUTTI_ERR_TIMEOUT,
                          "all ranks came to communicator \"%s\", but only after %" PRIi64
-                         " ms: look at what kept them, or raise TUTTI_TIMEOUT_MS",
+                         " ms: look at what delayed them, or raise TUTTI_TIMEOUT_MS",
                          view->name, view->call->timeout_ms);
     return error_set(TUTTI_ERR_TIMEOUT,
                      "%s did not come to communicator \"%s\" within %" PRIi64
-                     " ms: %s running, with %s and with the same store, name and world size, and "
-                     "is no other process rank %d, too?",
+                     " ms: check that %s, with the same store, name and world size, and that no "
+                     "other process also has rank %d",
                      text_ranks(missing, ranks, sizeof ranks), view->name, view->call->timeout_ms,
-                     several ? "are they" : "is it", several ? "these ranks" : "that rank",
+                     several ? "they run, with these ranks" : "it runs, with that rank",
                      view->rank);
 }
 

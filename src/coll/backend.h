@@ -21,7 +21,7 @@ struct backend {
     enum tutti_status (*finish)(void *group, int64_t timeout_ms);
     /* Writes lines of "key: value", as snprintf() does. May be NULL. */
     int (*describe)(const void *group, char *text, size_t size);
-    /* Ends the group. *fault: how operations ended that nobody has asked about; else left alone.
+    /* Ends the group. *fault: the fault that the caller has not asked for; else unchanged.
      * May be NULL. */
     void (*close)(void *group, struct tutti_fault *fault);
 };

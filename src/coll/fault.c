@@ -118,7 +118,7 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
     case TUTTI_ERR_NO_MEMORY:
         return snprintf(text, size,
                         "rank %d could not do its part of operation %" PRIu64
-                        " (%s): rank %d's own error says why; start that process anew if its CUDA "
+                        " (%s): rank %d's own error says why; restart that process if its CUDA "
                         "context is broken; go on without it by tutti_comm_shrink()",
                         fault->rank, fault->sequence, tutti_status_text(fault->status),
                         fault->rank);

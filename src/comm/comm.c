@@ -346,8 +346,8 @@ static enum tutti_status forced_check(struct tutti_comm *comm)
     if (status == TUTTI_OK || !comm->is_derived)
         return status;
     log_write(TUTTI_LOG_WARN, comm->rank,
-              "%s was forced, which the links of the %d ranks that are left do not allow: the "
-              "measured choice takes its place",
+              "the forced algorithm %s needs links that the %d remaining ranks do not have: the "
+              "measured choice replaces it",
               tutti_algo_name(algo), comm->world_size);
     comm->config.algo = TUTTI_ALGO_NONE;
     return TUTTI_OK;

@@ -75,7 +75,7 @@ struct cpu_group *cpu_group_create(void);
 void cpu_group_free(struct cpu_group *group);
 /* Collective. On failure, also another rank's, nothing is held. */
 enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group);
-/* Whom waits of the caller's operations call from now on; NULL: nobody. */
+/* The function that waits of the caller's operations call from now on; NULL: none. */
 void cpu_group_set_progress(struct cpu_group *group, int (*progress)(void *context), void *context);
 
 /* A message of a process group to another rank. Messages of a pair arrive in order. By the caller

@@ -133,8 +133,8 @@ static enum tutti_status check_parcel(const struct channel *channel, int peer,
                            channel->rank, peer, packet->kind, (unsigned)kind);
     else if (*fd == LINK_FULL)
         status = error_set(TUTTI_ERR_SYSTEM,
-                           "rank %d cannot take a descriptor from rank %d: its table is full, see "
-                           "ulimit -n",
+                           "rank %d cannot receive a descriptor from rank %d: its table of "
+                           "descriptors is full, see ulimit -n",
                            channel->rank, peer);
     else if (*fd == LINK_NO_FD)
         status = error_set(TUTTI_ERR_MISMATCH, "rank %d: rank %d sent no descriptor", channel->rank,

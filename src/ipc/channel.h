@@ -61,7 +61,7 @@ enum tutti_status channel_listen(const char *directory, struct channel **channel
  * MISMATCH, NO_MEMORY, SYSTEM. */
 enum tutti_status channel_open(struct channel **channel, const struct channel_config *config);
 /*
- * Local: makes a channel of some ranks of an open one. It shares the links, so that nobody listens
+ * Local: makes a channel of some ranks of an open one. It shares the links, so that no rank listens
  * and no rank waits. Of config, addresses, local_status and timeout_ms are not used.
  * [in] ranks  ranks[r] is the rank of `from` that is rank r of the new channel
  * Returns INVALID, NO_MEMORY, SYSTEM.

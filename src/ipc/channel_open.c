@@ -192,10 +192,11 @@ static enum tutti_status accept_higher(struct opening *opening, int peer)
 static enum tutti_status nobody_listens(const struct opening *opening, int peer)
 {
     return deadline_passed(opening->deadline)
-               ? error_set(TUTTI_ERR_TIMEOUT,
-                           "rank %d came to rank %d after the time-out, and finds it gone: look at "
-                           "what kept it, or raise TUTTI_TIMEOUT_MS",
-                           opening->config->rank, peer)
+               ? error_set(
+                     TUTTI_ERR_TIMEOUT,
+                     "rank %d connected to rank %d after the time-out, when rank %d had gone: "
+                     "look at what delayed rank %d, or raise TUTTI_TIMEOUT_MS",
+                     opening->config->rank, peer, peer, opening->config->rank)
                : peer_gone(opening, peer);
 }
 

@@ -16,8 +16,8 @@ struct socket_path {
  * have left in it. */
 enum tutti_status directory_open(const char *path);
 
-/* Makes a socket that listens in the directory; close-on-exec, non-blocking. [out] path  the
- * caller unlinks it. */
+/* Makes a socket that listens in the directory; close-on-exec, non-blocking. The
+ * caller unlinks *path. */
 enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd);
 
 /* Starts to connect; *fd is -1 when the listener's queue is full: try again. Non-blocking,

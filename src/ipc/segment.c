@@ -93,7 +93,7 @@ static enum tutti_status allocate(int fd, size_t asked, size_t bytes)
                          asked, (uint64_t)limit.rlim_cur);
     for (uint64_t done = 0; done < bytes;) {
         char name[NAME_BYTES];
-        /* A small segment is no more than other allocations, whose limit nobody reads. */
+        /* A small segment is no more than other allocations, whose limit is not read. */
         uint64_t left = bytes < SMALL_BYTES ? bytes : memory_limit(name, sizeof name);
         if (bytes - done > left)
             return error_set(TUTTI_ERR_NO_MEMORY,
@@ -122,10 +122,9 @@ static enum tutti_status allocate(int fd, size_t asked, size_t bytes)
 static enum tutti_status refused_memfd(const char *label)
 {
     if (errno == EPERM || errno == EACCES || errno == ENOSYS)
-        return error_errno(
-            "memfd_create() is blocked, by which all shared memory is made: allow it "
-            "in the seccomp profile of the container or service (Docker: "
-            "--security-opt seccomp=PROFILE)");
+        return error_errno("memfd_create(), which makes all shared memory, is blocked: allow it "
+                           "in the seccomp profile of the container or service (Docker: "
+                           "--security-opt seccomp=PROFILE)");
     return error_errno("cannot make the memory file \"%s\"; see ulimit -n, and whether memory is "
                        "left",
                        label);
@@ -181,8 +180,8 @@ enum tutti_status segment_map_part(int fd, size_t bytes, size_t part, struct seg
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS)
         return error_set(TUTTI_ERR_INVALID,
-                         "descriptor %d is no sealed memfd (seals %#x, needed %#x): a peer sent "
-                         "something else than a segment",
+                         "descriptor %d is not a sealed memfd (seals %#x, needed %#x): a peer sent "
+                         "something other than a segment",
                          fd, seals < 0 ? 0U : (unsigned)seals, (unsigned)SEALS);
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || (flags & O_ACCMODE) != O_RDWR ||

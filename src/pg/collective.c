@@ -129,9 +129,10 @@ static enum tutti_status tensor_compare(const struct reading *reading, int side,
     const size_t blocks = (size_t)reading->sides[side]->blocks;
     if (is_lists(reading) || blocks > 1) {
         if (!is_row_major(operation) || !is_row_major(block))
-            return error_set(TUTTI_ERR_INVALID,
-                             "a dimension but the last is contiguous: expected row-major strides "
-                             "where a tensor has a block for each rank");
+            return error_set(
+                TUTTI_ERR_INVALID,
+                "only the last dimension may be contiguous: expected row-major strides "
+                "where a tensor has a block for each rank");
         if (!is_lists(reading) && args->count != blocks * count)
             return error_set(TUTTI_ERR_INVALID,
                              "it has %zu elements: expected %zu for each of %zu ranks", args->count,

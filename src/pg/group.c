@@ -138,8 +138,8 @@ static enum tutti_status create_on(struct tutti_comm *comm, const struct tutti_p
 {
     if (order_exchange_u32(&comm->busy, 1)) /* C1; given back only after a failure */
         return error_set(TUTTI_ERR_CONCURRENT,
-                         "%s: communicator \"%s\" is in use, or has had its group: make another "
-                         "communicator for each group, or list the ranks of each in options->ranks",
+                         "%s: communicator \"%s\" is in use, or has or had a process group: make a "
+                         "communicator for each group, or list the group's ranks in options->ranks",
                          call, comm->name);
     enum tutti_status status = pg_start(comm, NULL, false, options, pg);
     if (status != TUTTI_OK)

@@ -156,7 +156,7 @@ static enum tutti_status attach_new(struct pg_share *share, int64_t timeout_ms)
 /* ---- the exchange ---------------------------------------------------------------------------- */
 
 /* Some ranks of a hybrid cube mesh are not linked, so it has no all-gather: there the headers,
- * which are zero but for the own one, are reduced. */
+ * which are zero except the own one, are reduced. */
 static enum tutti_status headers_gather(struct pg_share *share, int64_t timeout_ms)
 {
     const int rank = share->comm->rank, size = share->comm->world_size;

@@ -13,11 +13,11 @@
  * - The union adds the rows of one index by the canonical tree over all leaves, without the absent
  *   ones: (0+1)+(2+3) without 1 is 0+(2+3). It rounds once. NaN, e5m2's infinities and bool's bytes
  *   become what a reduction stores, also for a row that only one rank has.
- * - An absent rank so counts as the number that changes no sum: 0 for integers and bool, -0 for
+ * - So an absent rank counts as the number that changes no sum: 0 for integers and bool, -0 for
  *   floats (x + -0 is x for every x; -0 + +0 is +0). -0 stays -0 if no rank has anything but -0. A
  *   dense all-reduce, in which absent entries are +0, gives +0 there; in all else both give the
  *   same bits.
- * - A float is so rounded twice: in each rank's own sum, and in the union. Integers and bool give
+ * - So a float is rounded twice: in each rank's own sum, and in the union. Integers and bool give
  *   the same result in any order.
  */
 #include "pg/sparse.h"

@@ -484,7 +484,7 @@ static enum tutti_status bounce_open(struct tutti_pg *pg, int64_t timeout_ms)
     return TUTTI_OK;
 }
 
-/* Decide whether the pieces go through the bounce buffer. All ranks decide alike. */
+/* Decide whether the pieces go through the bounce buffer. All ranks decide the same. */
 static enum tutti_status bounce_choose(struct pipe *pipe)
 {
     struct tutti_pg *pg = pipe->pg;

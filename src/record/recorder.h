@@ -9,10 +9,10 @@
  * ticks into nanoseconds with two readings of both clocks, one at the creation and one at the dump.
  * - The page is a sealed memfd whose descriptor stays open. `tutti dump` finds it in /proc/PID/fd
  *   and needs nothing of the process, which may be stopped or be stuck in the kernel. The kernel
- *   admits whoever may trace the process. Without a memfd the page comes from malloc(), and only
- *   the process itself can dump it.
- * - A wait that lasts writes every 20 ms for whom it waits, what the other ranks have announced,
- *   and which of them live (cpu/transport/survey.c).
+ *   admits a process that may trace this one. Without a memfd the page comes from malloc(), and
+ * only the process itself can dump it.
+ * - A wait that lasts writes every 20 ms the rank that it waits for, what the other ranks have
+ * announced, and which of them live (cpu/transport/survey.c).
  * - The first fault goes into the page, and with TUTTI_DUMP into a file before the failing call
  *   returns. A file is private, whole or absent, and never written through a link.
  */

@@ -214,16 +214,16 @@ static enum tutti_status follow(struct notice *notice, struct store_url *url, in
         const int waited_s = reminder_due(&reminder, deadline_now());
         if (waited_s)
             log_write(TUTTI_LOG_WARN, -1,
-                      "this process has waited %d s for rank 0, which tells its address in %s",
+                      "this process has waited %d s for rank 0 to write its address to %s",
                       waited_s, notice->path);
         deadline_nap(deadline, &nap_ns, LONGEST_NAP_NS);
     }
     if (found)
-        return error_context(TUTTI_ERR_TIMEOUT, "rank 0, as %s tells, was not reached",
+        return error_context(TUTTI_ERR_TIMEOUT, "rank 0 was not reached at the address in %s",
                              notice->path);
     return error_set(TUTTI_ERR_TIMEOUT,
-                     "rank 0 did not tell its address in %s: does it run on this host? If the "
-                     "ranks see different directories set MASTER_ADDR and MASTER_PORT",
+                     "rank 0 did not write its address to %s: check that it runs on this host; "
+                     "if the ranks see different directories, set MASTER_ADDR and MASTER_PORT",
                      notice->path);
 }
 

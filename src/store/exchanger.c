@@ -100,7 +100,7 @@ static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
                          exchanger->rank, exchanger->size, exchanger->prefix, exchanger->sequence);
     return error_set(TUTTI_ERR_TIMEOUT,
                      "rank %d: %s%s (%d of %d) did not come to \"%s\", round %" PRIu64
-                     ": see whether they run, stand still or use another store",
+                     ": check whether they run, are stopped or use another store",
                      exchanger->rank, names, (size_t)length >= sizeof names ? "..." : "", count,
                      exchanger->size, exchanger->prefix, exchanger->sequence);
 }

@@ -174,14 +174,15 @@ static enum tutti_status read_at(struct file *file, struct buffer *data, size_t 
     return TUTTI_OK;
 }
 
-/* Stores only append, and cut off the incomplete record of a dead writer, which nobody has read. */
+/* Stores only append, and cut off the incomplete record of a dead writer, which no process has
+ * read. */
 static enum tutti_status cut_tell(struct file *file, off_t bytes)
 {
     file->cut = true;
     return error_set(TUTTI_ERR_SYSTEM,
-                     "%s was cut short while in use: it has %lld bytes where it had %lld, and keys "
-                     "are lost: see which program writes to it, and start all ranks anew with "
-                     "another file",
+                     "%s was cut short while in use, to %lld bytes from %lld, so keys are lost: "
+                     "find the program that writes to it, and restart all ranks with another "
+                     "file",
                      file->path, (long long)bytes, (long long)file->read_bytes);
 }
 

@@ -59,7 +59,7 @@ enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys,
  * else the error of the store. */
 enum tutti_status store_answers(tutti_store_t *store, const char *key);
 
-/* Reads a value of exactly `bytes` bytes if the key is there. Nobody may delete the key meanwhile.
+/* Reads a value of exactly `bytes` bytes if the key is there. No rank may delete the key meanwhile.
  */
 enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *value, size_t bytes,
                                 bool *there);

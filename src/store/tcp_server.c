@@ -189,7 +189,8 @@ static void admit(struct tcp_server *server, int fd)
         stranger_shed(server);
     if (server->count < MAX_CONNECTIONS && connection_create(server, fd))
         return;
-    log_write(TUTTI_LOG_WARN, -1, "store server: a connection was turned away (%d)", server->count);
+    log_write(TUTTI_LOG_WARN, -1, "store server: a connection was refused (%d are open)",
+              server->count);
     close(fd);
 }
 

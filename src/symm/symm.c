@@ -142,7 +142,9 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
                          (int)device);
     if (bytes == 0 || bytes > INT64_MAX / 2)
         return error_set(bytes ? TUTTI_ERR_NO_MEMORY : TUTTI_ERR_INVALID,
-                         "tutti_symm_alloc: %zu bytes: ask for 1 to what the machine has", bytes);
+                         "tutti_symm_alloc: %zu bytes: expected at least 1, and no more than the "
+                         "machine has",
+                         bytes);
     return TUTTI_OK;
 }
 

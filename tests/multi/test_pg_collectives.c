@@ -423,7 +423,7 @@ static int refusals(struct ranks *ranks, int rank, tutti_pg_t *pg)
     REFUSED("recv[0]: it has", all_gather, &block, 1, &wrong, 1);
     REFUSED("send[0]: it has", all_to_all, &wrong, 1, &flat, 1);
     REFUSED("1 tensors in send, ", all_to_all, &flat, 1, three, size);
-    REFUSED("recv[0]: a dimension but the last", all_gather, &block, 1, &turned, 1);
+    REFUSED("recv[0]: only the last dimension", all_gather, &block, 1, &turned, 1);
     REFUSED("recv[0]: op is none", reduce_scatter, &flat, 1, &block, 1, NULL);
     REFUSED("recv[0]: band is not defined for float32", reduce_scatter, &flat, 1, &block, 1,
             TUTTI_BAND);

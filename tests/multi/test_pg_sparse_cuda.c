@@ -258,7 +258,7 @@ static int refusals(struct life *life)
     RANKS_CHECK(refuses(life, tensors, 2, "one kind"));
     if (gpu_count() > 1) {
         tensors[0] = good, tensors[0].device_index = pg_cuda_device(life->device, 1);
-        RANKS_CHECK(refuses(life, tensors, 1, "is said to be of device"));
+        RANKS_CHECK(refuses(life, tensors, 1, "the tensor names device"));
     }
     RANKS_CHECK(gpu_capture_begin(life->a));
     RANKS_CHECK(submit(life, &good, 0, 0, life->a, &work) == TUTTI_ERR_DECLINED && !work);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A group from inside, one nested structure for each job. Constant after cpu_group_open() but for
- * `op`, `distance`, `same_core` and `faults`. An operation of a small message reads the part up to
- * `arenas`, and two words of `faults`. */
+/* A group from inside, one nested structure for each job. Constant after cpu_group_open() except
+ * for `op`, `distance`, `same_core` and `faults`. An operation of a small message reads the part up
+ * to `arenas`, and two words of `faults`. */
 #ifndef TUTTI_CPU_GROUP_INTERNAL_H
 #define TUTTI_CPU_GROUP_INTERNAL_H
 

@@ -9,8 +9,8 @@
  * wait that polling has not ended, so a quick operation never reads the clock.
  *
  * A rank that releases a word rings its own bell if a rank sleeps on it: one load if none does. A
- * time-out names the rank that keeps all others waiting: each rank publishes for whom it has waited
- * for 20 ms, and a waiter follows these words.
+ * time-out names the rank that keeps all others waiting: each rank publishes the rank that it has
+ * waited for, after 20 ms, and a waiter follows these words.
  */
 #ifndef TUTTI_CPU_WAIT_H
 #define TUTTI_CPU_WAIT_H

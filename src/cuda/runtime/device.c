@@ -10,7 +10,7 @@
 /* Compute capability 8.0. */
 enum { LEAST_MAJOR = 8 };
 
-/* What a device must support besides. */
+/* What else a device must support. */
 static const struct {
     CUdevice_attribute attribute;
     const char *what;

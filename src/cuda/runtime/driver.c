@@ -116,9 +116,9 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver)
             status = open_library(&table);
         opened = first = status == TUTTI_OK;
     } else if (fork_detected(opener)) {
-        status = error_set(TUTTI_ERR_DECLINED, "no CUDA: the parent process had opened it before "
-                                               "fork(), which CUDA does not survive; exec(), or "
-                                               "fork earlier");
+        status = error_set(TUTTI_ERR_DECLINED, "no CUDA: the parent process used it before fork(), "
+                                               "and CUDA does not work in the child: call exec(), "
+                                               "or fork earlier");
     }
     fork_mutex_unlock(&lock);
     /* Not under the lock: fork() takes the lock of the log too, in its own order. */

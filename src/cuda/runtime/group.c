@@ -441,8 +441,7 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct
     if (!only)
         return error_set(status, "%s", why);
     log_write(TUTTI_LOG_WARN, config->rank,
-              "the devices do not reach each other, so all goes through the host's memory: %s",
-              why);
+              "the devices do not reach each other, so all data goes through host memory: %s", why);
     staged.place = CUDA_PLACE_HOST;
     staged.why = why;
     return open_at(&staged, deadline, group);
@@ -575,7 +574,7 @@ static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
     if (stuck)
         log_write(TUTTI_LOG_WARN, group->launch.rank,
                   "the stream of the last operation is gone or captured: %zu bytes of memory are "
-                  "not freed, for it may still run",
+                  "not freed, because the operation may still run",
                   arena_bytes(group));
     if (group->own)
         driver->stream_destroy(group->own);

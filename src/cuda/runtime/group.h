@@ -92,8 +92,7 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config,
 enum tutti_status cuda_group_finish(void *group, int64_t timeout_ms);
 /* Waits for this rank's operations, for the communicator's time-out, or 0.1 s if it has failed;
  * then ends their waits. What a captured graph still needs lives as long as the graph. Takes NULL.
- * *fault (may be NULL; unchanged if all is well) says how operations ended about which nobody has
- * asked. */
+ * *fault (may be NULL; unchanged if all is well): the fault that the caller has not asked for. */
 void cuda_group_close(void *group, struct tutti_fault *fault);
 
 /* Makes the communicator's context current until cuda_group_leave(). Returns CUDA. */

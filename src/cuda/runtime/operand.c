@@ -92,7 +92,7 @@ static enum tutti_status refuse(const struct cuda_group *group, const struct ope
     if (facts->pinned && facts->mapped)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: %s %p is pinned host memory, which device %d has at another address: "
-                         "pass that, %p, as cuMemHostGetDevicePointer() tells it",
+                         "pass that address, %p (cuMemHostGetDevicePointer())",
                          operand->call, operand->what, operand->pointer, ordinal,
                          (void *)(uintptr_t)facts->mapped);
     return error_set(TUTTI_ERR_INVALID,

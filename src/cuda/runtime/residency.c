@@ -74,7 +74,7 @@ static enum tutti_status blocks_limit(struct cuda_group *group, struct cuda_choi
     if (least < 1)
         return error_set(TUTTI_ERR_INVALID,
                          "device %d cannot run %s in blocks of %d threads, as the tuning table "
-                         "has it: measure anew with `tutti tune`",
+                         "has it: measure again with `tutti tune`",
                          group->device.ordinal,
                          tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)choice->kernel)),
                          (int)choice->threads);

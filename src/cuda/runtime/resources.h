@@ -45,7 +45,7 @@ struct cuda_resources {
     struct cuda_resources *next;
 };
 
-/* Makes an owner of so many bytes, and its resources; both are zero but for the driver. Returns the
+/* Makes an owner of so many bytes, and its resources; both are zero except the driver. Returns the
  * owner, or NULL: NO_MEMORY. */
 void *cuda_resources_create(const struct cuda_driver *driver, size_t owner_bytes,
                             struct cuda_resources **resources);

@@ -64,8 +64,8 @@ static enum tutti_status stream_mark(struct cuda_group *group)
     if (status == TUTTI_OK && capture)
         status = error_set(TUTTI_ERR_CONCURRENT,
                            "the communicator's last operation was on stream %p, which is being "
-                           "captured by now, so that none on another stream can be ordered behind "
-                           "it: call on that other stream before the capture begins, or after it",
+                           "captured now, so an operation on another stream cannot be ordered "
+                           "behind it: make that call before the capture begins, or after it",
                            (void *)group->last);
     if (status == TUTTI_OK)
         status = CUDA_CALL(group->driver, event_record, group->event, group->last);

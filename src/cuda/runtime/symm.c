@@ -185,8 +185,8 @@ static void launches_end(struct cuda_symm *symm)
         order_store_release_u32(&symm->resources->symm_page->stop, TUTTI_ERR_ABORTED);
         if (!drain(symm, LINGER_MS))
             log_write(TUTTI_LOG_WARN, symm->config.rank,
-                      "launches on a symmetric buffer that is freed wait for what is before them "
-                      "on their streams: its memory is freed once they have run");
+                      "kernels on a symmetric buffer that is being freed still wait in their "
+                      "streams: its memory is freed once they have run");
     }
     launch.call = CUDA_SYMM_LEAVE;
     launch.counted = 1;

@@ -189,8 +189,8 @@ static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo as
                                length ? ", " : "",
                                tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)k)));
     return error_set(TUTTI_ERR_INVALID,
-                     "algorithm %d (%s) does not serve %zu bytes of %s among %d ranks%s: what does "
-                     "is %s",
+                     "algorithm %d (%s) does not serve %zu bytes of %s among %d ranks%s: use "
+                     "%s",
                      (int)asked, tutti_algo_name(asked), bytes, tutti_dtype_name(dtype), plan->size,
                      plan->staged ? " with arenas in the host's memory" : "", served);
 }
@@ -206,8 +206,8 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
     if (asked == TUTTI_ALGO_HOST_STAGED && !plan->staged)
         return error_set(
             TUTTI_ERR_INVALID,
-            "algorithm %d (%s): this communicator's arenas are on its devices: ask for "
-            "it in the options or TUTTI_ALGO when a communicator is created",
+            "algorithm %d (%s): this communicator's arenas are in device memory: set the "
+            "algorithm in the options or TUTTI_ALGO when you create a communicator",
             (int)asked, tutti_algo_name(asked));
     *choice = &plan->choices[i];
     *reason = forced         ? "forced by the call, the options or TUTTI_ALGO"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Which kernel, with what geometry, up to how many bytes: built in, or measured on the machine and
- * read from a file. Pure but for the reading of the file; needs no CUDA.
+ * read from a file. Pure except for the reading of the file; needs no CUDA.
  *
  * A row is {compute capability, ranks, bytes up to} -> {kernel, units a thread, threads, blocks}. A
  * file (TUTTI_TUNING_FILE, or the cache) replaces the rows of one capability and number of ranks.

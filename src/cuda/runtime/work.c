@@ -64,8 +64,8 @@ enum tutti_status cuda_work_test(const struct cuda_work *work, bool *done)
     *done = false;
     if (work->capture)
         return error_set(TUTTI_ERR_INVALID,
-                         "the work was recorded in a capture, so that it is an edge of a graph and "
-                         "never done: record one on the stream that the graph is launched on");
+                         "the work was recorded in a capture, so it is an edge of a graph and is "
+                         "never done: record a work on the stream on which the graph is launched");
     enum tutti_status status = cuda_visit_begin(driver, work->context, &visit);
     if (status != TUTTI_OK)
         return status;

@@ -11,7 +11,7 @@
 
 void cuda_stage_call_begin(const struct cuda_stage *stage)
 {
-    if (stage->calls) /* before the first fence nobody waits */
+    if (stage->calls) /* before the first fence no stream waits */
         order_fetch_add_relaxed_u32(&stage->calls->begun, 1);
 }
 
@@ -32,7 +32,7 @@ static enum tutti_status flows_open(const struct cuda_driver *driver,
                   CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, place->device);
     if (status == TUTTI_OK && !able)
         status = error_set(TUTTI_ERR_DECLINED,
-                           "streams of device %d cannot write words in memory, as bringing its "
+                           "streams of device %d cannot write words in memory, which staging its "
                            "tensors through the host needs: copy the tensors to the host first",
                            place->device);
     if (status == TUTTI_OK)

@@ -9,9 +9,9 @@
  * thread before its other pieces are on the stream: the driver blocks a caller whose stream is
  * full, and the thread then makes room.
  *
- * - The stream and the thread wait for each other without a deadline, the threads of the ranks with
- *   the operation's. A caller that waits for a place in the ring has the time-out; then the
- *   communicator fails.
+ * - The stream and the thread wait for each other without a deadline. The threads of the ranks wait
+ *   for each other with the operation's deadline. A caller waits for a place in the ring until its
+ *   time-out; then the communicator fails.
  * - Whatever ends the thread, its last word is `done` = 2^63 - 1. The driver's GEQ compares
  *   cyclically, so this word lets every wait pass, now and later. The fault is recorded first.
  * - A call of the driver that fails before the first piece is announced changes nothing. After that
@@ -226,7 +226,7 @@ enum tutti_status cuda_proxy_open(struct cuda_group *group)
     if (!group->device.waits)
         return error_set(TUTTI_ERR_DECLINED,
                          "processes share device %d, whose streams cannot wait for a word in "
-                         "memory, as staging by a host thread needs: give each rank a device of "
+                         "memory, which staging by a host thread needs: give each rank a device of "
                          "its own, or have the ranks be threads of one process",
                          group->device.ordinal);
     enum tutti_status status = page_create(group, proxy);

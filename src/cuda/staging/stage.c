@@ -134,12 +134,12 @@ static enum tutti_status operand_check(struct cuda_stage *stage, int device, con
         return status;
     if (!facts.device && !facts.managed)
         return error_set(TUTTI_ERR_INVALID,
-                         "%p is host memory, and is said to be of CUDA device %d: name it a CPU "
-                         "tensor, or copy it to the device",
+                         "%p is host memory, but the tensor names CUDA device %d: make it a CPU "
+                         "tensor, or copy the data to the device",
                          pointer, device);
     if (facts.ordinal != device && !facts.managed)
         return error_set(TUTTI_ERR_INVALID,
-                         "%p is memory of device %d, and is said to be of device %d", pointer,
+                         "%p is memory of device %d, but the tensor names device %d", pointer,
                          facts.ordinal, device);
     *range = facts.range;
     return TUTTI_OK;
