@@ -172,8 +172,8 @@ static void pieces_take(struct cpu_group *group, const struct request *request, 
         while (more && has_arrived(group, request, op, r)) {
             const size_t bytes = piece_of(op, block);
             if (bytes)
-                group->isa->copy(received_at(request, block),
-                                 message_peek(group, r, op->to_all, bytes), bytes);
+                copy_near(group, received_at(request, block),
+                          message_peek(group, r, op->to_all, bytes), bytes);
             POINT("pair.received");
             message_release(group, r, op->to_all);
             block->done += bytes;

@@ -73,8 +73,8 @@ static bool copy(struct cpu_group *group, const struct request *request, struct 
         if (!header_arrived(group, &op->base, r, &group->arenas[r]->in_flags[piece->slot].header,
                             piece->step, request))
             return false;
-        group->isa->copy(request_received(request, r) + at, part_of(group, request, piece, r),
-                         piece->count * width);
+        copy_near(group, request_received(request, r) + at, part_of(group, request, piece, r),
+                  piece->count * width);
     }
     return true;
 }

@@ -54,7 +54,7 @@ static bool give(struct cpu_group *group, const struct request *request, struct 
 }
 
 /* Uses `count` of the peer's elements, from element `first`. */
-static void half_take(const struct cpu_group *group, const struct request *request, size_t first,
+static void half_take(struct cpu_group *group, const struct request *request, size_t first,
                       size_t count, const unsigned char *theirs)
 {
     const size_t at = first * request->element_bytes;
@@ -62,7 +62,7 @@ static void half_take(const struct cpu_group *group, const struct request *reque
     unsigned char *recv = request_received(request, peer) + at;
     const void *in[2];
     if (!request->reduce) {
-        group->isa->copy(recv, theirs, count * request->element_bytes);
+        copy_near(group, recv, theirs, count * request->element_bytes);
         return;
     }
     in[leaf] = theirs;

@@ -2,8 +2,8 @@
 /*
  * How far apart the ranks' cores are decides how to copy. Inside one last-level cache a line takes
  * about 100 ns; from another one it takes 350 ns and more. Over 200 ns is far: then lines that a
- * peer reads, and does not write, are written past the caches. Mails, pushed results and copies
- * below 1 KiB always go through the caches.
+ * peer reads, and does not write, are written past the caches, unless the processor moves strings
+ * (copy.h). Small messages, pushed results and copies below 1 KiB always go through the caches.
  *
  * Virtual machines move cores, so a rank measures after every 16 MiB, inside an operation, at the
  * same place of the sequence on all ranks: 8 round trips with the rank whose number differs in one

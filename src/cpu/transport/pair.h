@@ -18,6 +18,7 @@
 #ifndef TUTTI_CPU_PAIR_H
 #define TUTTI_CPU_PAIR_H
 
+#include "cpu/transport/copy.h"
 #include "cpu/transport/op.h"
 
 /* One way: from a rank to `to`, or, if `to` is that rank itself, to all others. */
@@ -94,7 +95,7 @@ static inline void message_post(struct cpu_group *group, int to, const void *dat
     const uint64_t number = group->op.sent[to]++;
     struct layout_header *header = &message_place(group, group->rank, to, number)->header;
     if (bytes)
-        group->isa->copy(message_data(group, group->rank, to, number, bytes), data, bytes);
+        copy_in(group, message_data(group, group->rank, to, number, bytes), data, bytes);
     header->signature = signature;
     header->parameter = parameter;
     order_store_release_u32(&header->number, message_number(number)); /* X1 pairs A1 */
