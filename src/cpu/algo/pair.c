@@ -16,6 +16,12 @@
 #include "coll/coll.h"
 #include "cpu/algo/algo.h"
 
+/* A block has at least four pieces, so that a receiver copies one while the sender copies the next
+ * one; but not if they are shorter than this (2 ranks, 64 KiB, near: 1.6 us in one piece, 1.2 in
+ * four of 16 KiB; far: 3.6, 2.8, and 3.3 in eight of 8 KiB). Ranks that share cores copy one after
+ * the other, in pieces as long as their places. */
+enum { PIECE_LEAST_BYTES = 16 * 1024 };
+
 /* A block on its way. */
 struct pair_block {
     size_t at; /* in its operand */
@@ -28,7 +34,7 @@ struct pair_op {
     struct cpu_op base;
     bool to_all;
     bool sends, receives;     /* the rank has that operand */
-    size_t whole;             /* bytes of a whole piece */
+    size_t least, whole;      /* bytes of a piece, unless it is the last one */
     struct rank_set to, from; /* whose blocks have not all moved; a reduction's own one counts */
     struct pair_block sent[TUTTI_MAX_RANKS]; /* [the own rank]: to all */
     struct pair_block received[TUTTI_MAX_RANKS];
@@ -92,6 +98,7 @@ static enum tutti_status pair_start(void *opaque, struct request *request, void 
     op->to_all = !coll->send_all && !coll->reduces && coll->peer != COLL_PARTNER &&
                  coll->recv == COLL_OF_ALL;
     op->whole = message_bytes(group, op->to_all);
+    op->least = group->oversubscribed ? op->whole : PIECE_LEAST_BYTES;
     op->sends = coll_has(coll->send, group->rank, request->peer);
     op->receives = coll_has(coll->recv, group->rank, request->peer);
     ways_find(group, request, op);
@@ -111,7 +118,10 @@ static enum tutti_status pair_start(void *opaque, struct request *request, void 
 static size_t piece_of(const struct pair_op *op, const struct pair_block *block)
 {
     const size_t left = block->bytes - block->done;
-    return left < op->whole ? left : op->whole;
+    const size_t quarter = block->bytes / 4 / LAYOUT_LINE * LAYOUT_LINE;
+    const size_t wanted = quarter > op->least ? quarter : op->least;
+    const size_t most = wanted < op->whole ? wanted : op->whole;
+    return left < most ? left : most;
 }
 
 /* Where the rest of a block lies. Not of an empty one, whose operand may be NULL. */
