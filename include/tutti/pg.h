@@ -277,17 +277,22 @@ tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tu
  * tags and numbers of their own. What tutti_pg_all_reduce() says of operands, works and failures
  * holds.
  *
+ * The work of a send is done when the tensor may be reused. A rank keeps at least 16 messages of at
+ * most 1024 bytes from each other rank that no receive has matched. The send of such a message is
+ * done at once; any other send waits for its receive. So two ranks may wait for a short send, but
+ * not for a long one, before they receive; submit both first.
+ *
  * The elements move in the order in memory. The dtype and the number of elements are equal on both
- * ranks; otherwise both works end with MISMATCH, and the group goes on. The work of a send is done
- * when a receive has matched it and the tensor may be reused. So a rank that waits for its send
- * before it receives, as its peer does, waits for ever; submit both first.
+ * ranks; otherwise the receive ends with MISMATCH, and so does a send that has waited for it. The
+ * group goes on.
  *
  * *Time-out.* If it passes before the operation has been matched, the operation ends with TIMEOUT.
  * A send whose receive has matched meanwhile may end so, too. Both ends have their own time-outs.
  * Once data move, the group ends if a rank makes no progress for the time-out.
  *
  * *Exit.* A message whose peer has destroyed its group or died ends with PEER_DEAD; a receive from
- * TUTTI_ANY_SOURCE does so once no other rank is left.
+ * TUTTI_ANY_SOURCE does so once no other rank is left. A message whose send was done is received
+ * all the same.
  *
  * - [in] tensor: on the CPU; copied
  * - [in] peer: another rank of the group

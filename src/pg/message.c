@@ -3,17 +3,17 @@
  * Messages: send and receive. They go from rank to rank, not through the leader, as messages of the
  * communicator's lane PAIR between those of its collectives (cpu/transport/message.c).
  *
- *     sender                                     receiver
- *     ANNOUNCED (tag, dtype, count)         ->   match with a receive, or keep the announcement
- *     DATA, a piece each                    <-   GO
- *     the same with the data, if short      ->   match, or keep both
- *     done                                  <-   TAKEN
- *     MISMATCH                              <-   REFUSED (dtype, count): the receive is MISMATCH
- * too WITHDRAWN: the time-out has passed    ->   drop the announcement, or end the receive
+ *     sender                                       receiver
+ *     ANNOUNCED_SHORT, with the data: done    ->   match with a receive, or keep both
+ *     SHORT_KEPT more may be kept             <-   TAKEN, after SHORT_KEPT of them
+ *     ANNOUNCED (tag, dtype, count)           ->   match with a receive, or keep the announcement
+ *     DATA, a piece each                      <-   GO
+ *     MISMATCH                                <-   REFUSED (dtype, count): so is the receive
+ *     WITHDRAWN: the time-out has passed      ->   drop the announcement, or end the receive
  *
  * Announcements of a pair arrive in order, and both lists are searched from their beginning. So
  * messages of one pair and tag do not overtake each other. An announcement is kept in as much
- * memory as the send that waits for it has; with data at most SHORT_UNMATCHED of each sender.
+ * memory as the send that waits for it has; with data SHORT_KEPT to 2 * SHORT_KEPT of each sender.
  *
  * A note is a message that is not sent yet: it waits for a place on the way to its peer.
  */
@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT_BYTES = 1024, SHORT_UNMATCHED = 16, RETRY_MS = 50 };
+enum { SHORT_BYTES = 1024, SHORT_KEPT = 16, RETRY_MS = 50 };
 
 enum kind { ANNOUNCED = 1, ANNOUNCED_SHORT, GO, TAKEN, REFUSED, DATA, WITHDRAWN };
 
@@ -99,14 +99,19 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
 {
     struct pg_op *op = note->op;
     const size_t bytes = bytes_of(op);
-    op->is_short = !bytes || (bytes <= SHORT_BYTES && bytes <= cpu_message_most(pg->comm->host) &&
-                              pg->short_unmatched[note->peer] < SHORT_UNMATCHED);
-    const struct cpu_message message = {op->is_short ? ANNOUNCED_SHORT : ANNOUNCED, note->id,
+    const bool is_short = bytes <= SHORT_BYTES && bytes <= cpu_message_most(pg->comm->host) &&
+                          pg->short_sent[note->peer] < 2 * SHORT_KEPT;
+    const struct cpu_message message = {is_short ? ANNOUNCED_SHORT : ANNOUNCED, note->id,
                                         note->signature, note->tag};
-    op->is_announced = cpu_message_send(pg->comm->host, note->peer, &message, op->tensors[0].data,
-                                        op->is_short ? bytes : 0);
-    pg->short_unmatched[note->peer] += op->is_announced && op->is_short;
-    return op->is_announced;
+    if (!cpu_message_send(pg->comm->host, note->peer, &message, op->tensors[0].data,
+                          is_short ? bytes : 0))
+        return false;
+    op->is_announced = true;
+    if (is_short) {
+        pg->short_sent[note->peer]++;
+        finish_well(pg, op);
+    }
+    return true;
 }
 
 /* Send pieces while there are places. Return whether that was all; then the operation, whose note
@@ -204,23 +209,25 @@ static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
     order_store_relaxed_u32(&op->source, (uint32_t)peer + 1);
     const bool same = sent.dtype == op->args.dtype && sent.count == op->args.count;
     note->signature = op->operation.signature;
-    if (!same) {
-        note->kind = REFUSED;
-    } else if (note->kind == ANNOUNCED_SHORT) {
+    const bool moves = same && note->kind == ANNOUNCED && bytes_of(op);
+    bool answers = !rank_set_has(pg->gone, peer);
+    if (note->kind == ANNOUNCED_SHORT) {
         note->kind = TAKEN;
-        if (bytes_of(op))
+        if (same && bytes_of(op))
             pg->comm->isa->copy(op->tensors[0].data, note + 1, bytes_of(op));
+        answers &= ++pg->short_taken[peer] % SHORT_KEPT == 0;
     } else {
-        note->kind = GO;
+        note->kind = same ? GO : REFUSED;
+    }
+    if (moves) {
         op->id = note->id;
         op->is_moving = true;
         op->deadline = deadline_after(op->timeout_ms);
     }
-    const bool moves = note->kind == GO;
-    if (rank_set_has(pg->gone, peer))
-        free(note);
-    else
+    if (answers)
         note_append(&pg->notes, note);
+    else
+        free(note);
     if (!same)
         finish_mismatch(pg, op, peer, signature);
     else if (!moves)
@@ -316,12 +323,11 @@ static void answer_take(struct tutti_pg *pg, int from, const struct cpu_message 
 {
     struct pg_op *op = find(&pg->sends, from, message->id);
     cpu_message_taken(pg->comm->host, from);
+    if (message->kind == TAKEN)
+        pg->short_sent[from] -= SHORT_KEPT;
     if (!op || op->is_moving)
         return;
-    pg->short_unmatched[from] -= op->is_short;
-    if (message->kind == TAKEN) {
-        finish_well(pg, op);
-    } else if (message->kind == REFUSED) {
+    if (message->kind == REFUSED) {
         finish_mismatch(pg, op, from, message->signature);
     } else {
         op->is_moving = true;
@@ -400,7 +406,6 @@ static bool withdraw(struct tutti_pg *pg, struct pg_op *op)
     if (!note)
         return false;
     *note = (struct pg_note){.peer = op->args.peer, .kind = WITHDRAWN, .id = op->id};
-    pg->short_unmatched[op->args.peer] -= op->is_short;
     note_append(&pg->notes, note);
     return true;
 }

@@ -120,7 +120,6 @@ struct pg_op {
     size_t moved;        /* bytes that have been sent, or received */
     uint32_t source;     /* of a receive that has been matched: 1 + the sender */
     bool is_announced;   /* of a send */
-    bool is_short;       /* the announcement had the data */
     bool is_moving;      /* both ranks have it, and the data move */
     struct pg_note note; /* of a send */
     /* op_make() does not set the fields from here on. `outcome` is valid once the operation is
@@ -189,12 +188,13 @@ struct tutti_pg {
     struct pg_table announced;     /* announced, and the verdict is pending */
     struct pg_list copying_out;    /* done, except for copies to the device */
     struct rank_set gone; /* ranks that have exited, and all of whose messages have been taken */
-    struct pg_list sends, receives; /* messages that are not done */
-    struct pg_notes notes;          /* to be sent */
-    struct pg_notes unmatched;      /* announcements that match no receive yet, as they came */
-    uint64_t messages;              /* the last send's id */
-    uint32_t short_unmatched[LAYOUT_RANKS]; /* announcements with data that a peer may keep */
-    struct pg_leader *leader;               /* of rank 0 only */
+    struct pg_list sends, receives;     /* messages that are not done */
+    struct pg_notes notes;              /* to be sent */
+    struct pg_notes unmatched;          /* announcements that match no receive yet, as they came */
+    uint64_t messages;                  /* the last send's id */
+    uint32_t short_sent[LAYOUT_RANKS];  /* announcements with data that a peer may still keep */
+    uint32_t short_taken[LAYOUT_RANKS]; /* those of a peer that have been matched here */
+    struct pg_leader *leader;           /* of rank 0 only */
     int64_t next_deadline;    /* the earliest deadline of the operations that are not done */
     int64_t peers_checked_at; /* when the thread last checked that all processes live */
     int64_t progress_at;  /* the first time read after the last operation ended, or the leader began

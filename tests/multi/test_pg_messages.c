@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Messages of a process group: random ones between all pairs, on tags that both ends take in orders
- * of their own, among collectives; any source; many that nobody has asked for; disagreements,
- * time-outs, refusals, an exit.
+ * of their own, among collectives; any source; short ones that end before anybody asks for them;
+ * disagreements, time-outs, refusals, an exit.
  *
  * usage: test_pg_messages processes|threads
  */
@@ -19,6 +19,9 @@ enum {
     TAGS = 7,
     LONG_ELEMENTS = 200000,
     MANY = 100, /* more than are kept with their data */
+    KEPT = 16,  /* short messages of each sender that a rank keeps, at least; the most */
+    KEPT_MOST = 32,
+    KEPT_ELEMENTS = 256,
     ANY_TAG = 1000,
     SOON_MS = 50,
 };
@@ -197,7 +200,28 @@ static int unmatched(struct ranks *ranks, int rank, tutti_pg_t *pg)
     return 0;
 }
 
-/* A length, short or long, and a dtype that differ. */
+/* Each rank waits for its sends, which fit into what the receiver keeps, before it receives. */
+static int send_first(struct ranks *ranks, int rank, tutti_pg_t *pg)
+{
+    const int right = (rank + 1) % ranks->size, left = (rank + ranks->size - 1) % ranks->size;
+    float data[KEPT_ELEMENTS];
+    tutti_work_t *work;
+    for (int i = 0; i < KEPT; i++) {
+        for (int e = 0; e < KEPT_ELEMENTS; e++)
+            data[e] = (float)(rank + i + e);
+        RANKS_CHECK(submit(pg, true, data, KEPT_ELEMENTS, right, 0, 0, &work) == TUTTI_OK);
+        RANKS_CHECK(pg_end(work) == TUTTI_OK);
+    }
+    for (int i = 0; i < KEPT; i++) {
+        RANKS_CHECK(submit(pg, false, data, KEPT_ELEMENTS, left, 0, 0, &work) == TUTTI_OK);
+        RANKS_CHECK(pg_end(work) == TUTTI_OK);
+        for (int e = 0; e < KEPT_ELEMENTS; e++)
+            RANKS_CHECK(data[e] == (float)(left + i + e));
+    }
+    return 0;
+}
+
+/* A length, short or long, and a dtype that differ. A short send has ended by then. */
 static int mismatches(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
     static const char *const texts[] = {"of 5 float32", "of 70000 float32", "of 4 int32"};
@@ -214,6 +238,10 @@ static int mismatches(struct ranks *ranks, int rank, tutti_pg_t *pg)
             tensor.dtype = TUTTI_INT32;
         RANKS_CHECK((rank == 0 ? tutti_pg_send : tutti_pg_recv)(pg, &tensor, 1 - rank, &options,
                                                                 &work) == TUTTI_OK);
+        if (rank == 0 && i != 1) {
+            RANKS_CHECK(pg_end(work) == TUTTI_OK);
+            continue;
+        }
         RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_MISMATCH);
         RANKS_CHECK(strstr(tutti_last_error(), texts[i]));
         RANKS_CHECK(strstr(tutti_last_error(), "recv of 4 float32"));
@@ -226,11 +254,12 @@ static int mismatches(struct ranks *ranks, int rank, tutti_pg_t *pg)
     return 0;
 }
 
-/* Nobody sends, nobody receives in time. A send that has ended is not received later. */
+/* Nobody sends, nobody receives in time. A send that has ended with TIMEOUT is not received later.
+ */
 static int time_outs(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
-    float x = 1, y = 0;
-    tutti_work_t *work;
+    float x = -1, y = 0;
+    tutti_work_t *work = NULL;
     for (int peer = TUTTI_ANY_SOURCE; peer < ranks->size; peer++) {
         if (peer == rank)
             continue;
@@ -242,21 +271,30 @@ static int time_outs(struct ranks *ranks, int rank, tutti_pg_t *pg)
         tutti_work_destroy(work);
     }
     RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
-    if (rank == 0) {
-        for (int count = 1; count < LONG_ELEMENTS; count += LONG_ELEMENTS / 2) {
-            float *data = calloc((size_t)count, sizeof *data);
-            RANKS_CHECK(submit(pg, true, data, count, 1, 5, SOON_MS, &work) == TUTTI_OK);
-            RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
-            tutti_work_destroy(work);
-            free(data);
-        }
-        RANKS_CHECK(submit(pg, true, &x, 1, 1, 5, 0, &work) == TUTTI_OK);
+    for (int i = 0; i <= KEPT_MOST + 1 && rank == 0;
+         i++) { /* one long, then one more than are kept */
+        float *data = calloc(LONG_ELEMENTS, sizeof *data);
+        const bool is_kept = i && i <= KEPT;
+        data[0] = (float)i;
+        RANKS_CHECK(submit(pg, true, data, i ? 1 : LONG_ELEMENTS, 1, 5, is_kept ? 0 : SOON_MS,
+                           &work) == TUTTI_OK);
+        const enum tutti_status status = tutti_work_wait_host(work, RANKS_TIMEOUT_MS);
+        RANKS_CHECK(is_kept ? status == TUTTI_OK
+                            : status == TUTTI_ERR_TIMEOUT ||
+                                  (status == TUTTI_OK && i && i <= KEPT_MOST));
+        tutti_work_destroy(work);
+        free(data);
     }
+    if (rank == 0)
+        RANKS_CHECK(submit(pg, true, &x, 1, 1, 5, 0, &work) == TUTTI_OK);
     RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
-    if (rank == 1)
+    for (int i = 1; rank == 1 && (i == 1 || y != x); i++) {
         RANKS_CHECK(submit(pg, false, &y, 1, 0, 5, 0, &work) == TUTTI_OK);
-    if (rank < 2)
-        RANKS_CHECK(pg_end(work) == TUTTI_OK && (rank == 0 || y == 1));
+        RANKS_CHECK(pg_end(work) == TUTTI_OK && (y == x || y == (float)i));
+        RANKS_CHECK(y != x || i > KEPT);
+    }
+    if (rank == 0)
+        RANKS_CHECK(pg_end(work) == TUTTI_OK);
     return 0;
 }
 
@@ -286,6 +324,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     if (!failed)
         failed = unmatched(ranks, rank, pg);
     if (!failed)
+        failed = send_first(ranks, rank, pg);
+    if (!failed)
         failed = mismatches(ranks, rank, pg);
     if (!failed)
         failed = time_outs(ranks, rank, pg);
@@ -301,17 +341,21 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 static int exits(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const int last = ranks->size - 1;
-    float x = 1;
+    float x = 1, last_words[2] = {3, 0}, *data = calloc(LONG_ELEMENTS, sizeof *data);
     tutti_comm_t *comm;
     tutti_pg_t *pg;
     tutti_work_t *work;
     RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
     RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
+    if (rank == last) { /* what it sends is received all the same */
+        RANKS_CHECK(submit(pg, true, last_words, 1, 0, 1, 0, &work) == TUTTI_OK);
+        RANKS_CHECK(pg_end(work) == TUTTI_OK);
+    }
     for (int i = 0; i < 2 && rank < last; i++) { /* before the exit and after it */
         struct tutti_fault fault = {.struct_size = sizeof fault};
         float y = -1;
         tutti_work_t *received;
-        RANKS_CHECK(submit(pg, (rank + i) % 2, &x, 1, last, 0, 0, &work) == TUTTI_OK);
+        RANKS_CHECK(submit(pg, (rank + i) % 2, data, LONG_ELEMENTS, last, 0, 0, &work) == TUTTI_OK);
         RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
         RANKS_CHECK(tutti_work_fault(work, &fault) == TUTTI_ERR_PEER_DEAD && fault.peer == last);
         tutti_work_destroy(work);
@@ -322,10 +366,16 @@ static int exits(struct ranks *ranks, int rank, tutti_store_t *store)
                     TUTTI_OK);
         RANKS_CHECK(pg_end(received) == TUTTI_OK && pg_end(work) == TUTTI_OK && y == x);
     }
+    for (int i = 0; i < 2 && rank == 0; i++) {
+        RANKS_CHECK(submit(pg, false, &last_words[1], 1, last, 1, 0, &work) == TUTTI_OK);
+        RANKS_CHECK(pg_end(work) == (i ? TUTTI_ERR_PEER_DEAD : TUTTI_OK));
+        RANKS_CHECK(last_words[1] == last_words[0]);
+    }
     if (rank < last) {
         RANKS_CHECK(pg_sum(pg, &x, 0, 0, &work) == TUTTI_ERR_PEER_DEAD);
         RANKS_CHECK(strstr(tutti_last_error(), "collectives of the process group have ended"));
     }
+    free(data);
     pg_part(comm, pg);
     return 0;
 }
