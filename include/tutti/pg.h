@@ -270,15 +270,15 @@ tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tu
 #define TUTTI_ANY_SOURCE (-1)
 
 /*
- * Send a tensor to another rank of the group; receive one. A send and a receive match if the tags
- * are equal, and the sender is the receive's peer or that is TUTTI_ANY_SOURCE. Messages of one
- * sender, receiver and tag are received in the order of their submission; all others in any order.
- * No other rank takes part. Messages move while collectives of the group wait for a rank, and have
- * tags and numbers of their own. What tutti_pg_all_reduce() says of operands, works and failures
- * holds.
+ * Send a tensor to a rank of the group, also to the caller; receive one. A send and a receive match
+ * if the tags are equal, and the sender is the receive's peer or that is TUTTI_ANY_SOURCE. Messages
+ * of one sender, receiver and tag are received in the order of their submission; all others in any
+ * order. No other rank takes part. Messages move while collectives of the group wait for a rank,
+ * and have tags and numbers of their own. What tutti_pg_all_reduce() says of operands, works and
+ * failures holds.
  *
  * The work of a send is done when the tensor may be reused. A rank keeps at least 16 messages of at
- * most 1024 bytes from each other rank that no receive has matched. The send of such a message is
+ * most 1024 bytes from each rank that no receive has matched. The send of such a message is
  * done at once; any other send waits for its receive. So two ranks may wait for a short send, but
  * not for a long one, before they receive; submit both first.
  *
@@ -295,7 +295,7 @@ tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tu
  * all the same.
  *
  * - [in] tensor: on the CPU; copied
- * - [in] peer: another rank of the group
+ * - [in] peer: a rank of the group
  *
  * Returns what tutti_pg_all_reduce() does; DECLINED for CUDA tensors, or if a topology file leaves
  * two ranks without a link.

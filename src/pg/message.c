@@ -200,38 +200,87 @@ static void finish_gone(struct tutti_pg *pg, struct pg_op *op, int peer)
                .status = TUTTI_ERR_PEER_DEAD, .rank = pg->control.rank, .peer = peer});
 }
 
-/* A receive, which is in the list, and an announcement, which is in none, belong together. */
-static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
+/* Answer an announcement, or free it. Data that have come with it are in place. */
+static void answer(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note, bool same)
 {
-    const struct tutti_signature sent = signature_unpack(note->signature, 0);
-    const int peer = note->peer;
-    const uint64_t signature = note->signature;
-    order_store_relaxed_u32(&op->source, (uint32_t)peer + 1);
-    const bool same = sent.dtype == op->args.dtype && sent.count == op->args.count;
-    note->signature = op->operation.signature;
-    const bool moves = same && note->kind == ANNOUNCED && bytes_of(op);
-    bool answers = !rank_set_has(pg->gone, peer);
+    bool answers = note->peer != pg->control.rank && !rank_set_has(pg->gone, note->peer);
     if (note->kind == ANNOUNCED_SHORT) {
         note->kind = TAKEN;
-        if (same && bytes_of(op))
-            pg->comm->isa->copy(op->tensors[0].data, note + 1, bytes_of(op));
-        answers &= ++pg->short_taken[peer] % SHORT_KEPT == 0;
+        answers &= ++pg->short_taken[note->peer] % SHORT_KEPT == 0;
     } else {
         note->kind = same ? GO : REFUSED;
-    }
-    if (moves) {
-        op->id = note->id;
-        op->is_moving = true;
-        op->deadline = deadline_after(op->timeout_ms);
+        note->signature = op->operation.signature;
     }
     if (answers)
         note_append(&pg->notes, note);
     else
         free(note);
-    if (!same)
-        finish_mismatch(pg, op, peer, signature);
-    else if (!moves)
+}
+
+/* A receive, which is in the list, and an announcement, which is in none, belong together. Data
+ * are there if they have come with it, or if the send is this rank's own. */
+static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
+{
+    const struct tutti_signature sent = signature_unpack(note->signature, 0);
+    const uint64_t signature = note->signature, id = note->id;
+    const int peer = note->peer;
+    const bool same = sent.dtype == op->args.dtype && sent.count == op->args.count;
+    struct pg_op *own = note->op; /* its send, on this rank */
+    const bool moves = same && !own && note->kind == ANNOUNCED && bytes_of(op);
+    order_store_relaxed_u32(&op->source, (uint32_t)peer + 1);
+    if (same && !moves && bytes_of(op))
+        pg->comm->isa->copy(op->tensors[0].data, own ? own->tensors[0].data : note + 1,
+                            bytes_of(op));
+    if (own && same)
+        finish_well(pg, own);
+    else if (own)
+        finish_mismatch(pg, own, peer, op->operation.signature);
+    else
+        answer(pg, op, note, same);
+    if (moves) {
+        op->id = id;
+        op->is_moving = true;
+        op->deadline = deadline_after(op->timeout_ms);
+    } else if (same) {
         finish_well(pg, op);
+    } else {
+        finish_mismatch(pg, op, peer, signature);
+    }
+}
+
+/* Return whether a receive waits for an announcement. */
+static bool announcement_match(struct tutti_pg *pg, struct pg_note *note)
+{
+    struct pg_op *op = pg->receives.first;
+    while (op && (op->is_moving || !matches(op, note)))
+        op = op->next;
+    if (op)
+        match(pg, op, note);
+    return op;
+}
+
+/* Announce a send to this rank itself. A copy of short data is kept, so that it ends at once. */
+static void send_to_self(struct tutti_pg *pg, struct pg_op *op)
+{
+    const size_t bytes = bytes_of(op);
+    uint32_t *sent = &pg->short_sent[op->args.peer];
+    struct pg_note *note = NULL;
+    if (announcement_match(pg, &op->note))
+        return;
+    if (bytes <= SHORT_BYTES && *sent - pg->short_taken[op->args.peer] < SHORT_KEPT)
+        note = malloc(sizeof *note + bytes);
+    if (!note) {
+        note_append(&pg->unmatched, &op->note);
+        return;
+    }
+    *note = op->note;
+    note->op = NULL;
+    note->kind = ANNOUNCED_SHORT;
+    if (bytes)
+        memcpy(note + 1, op->tensors[0].data, bytes);
+    note_append(&pg->unmatched, note);
+    ++*sent;
+    finish_well(pg, op);
 }
 
 void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
@@ -247,7 +296,9 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
                                     .signature = op->operation.signature,
                                     .op = op};
         pg_list_append(&pg->sends, op);
-        if (gone_peer(pg, op) < 0)
+        if (op->args.peer == pg->control.rank)
+            send_to_self(pg, op);
+        else if (gone_peer(pg, op) < 0)
             note_append(&pg->notes, &op->note);
         else
             finish_gone(pg, op, op->args.peer);
@@ -292,12 +343,8 @@ static bool announcement_take(struct tutti_pg *pg, int from, const struct cpu_me
     if (is_short && bytes)
         memcpy(note + 1, cpu_message_data(pg->comm->host, from, bytes), bytes);
     cpu_message_taken(pg->comm->host, from);
-    for (struct pg_op *op = pg->receives.first; op; op = op->next)
-        if (!op->is_moving && matches(op, note)) {
-            match(pg, op, note);
-            return true;
-        }
-    note_append(&pg->unmatched, note);
+    if (!announcement_match(pg, note))
+        note_append(&pg->unmatched, note);
     return true;
 }
 
@@ -399,7 +446,7 @@ bool pg_messages_send(struct tutti_pg *pg)
 static bool withdraw(struct tutti_pg *pg, struct pg_op *op)
 {
     if (!op->is_announced) {
-        note_remove(&pg->notes, &op->note);
+        note_remove(op->args.peer == pg->control.rank ? &pg->unmatched : &pg->notes, &op->note);
         return true;
     }
     struct pg_note *note = malloc(sizeof *note);
@@ -414,8 +461,10 @@ static bool withdraw(struct tutti_pg *pg, struct pg_op *op)
 static int list_check(struct tutti_pg *pg, struct pg_list *list, int64_t now)
 {
     for (struct pg_op *op = list->first, *next; op; op = next) {
-        const struct pg_outcome late = {
-            .status = TUTTI_ERR_TIMEOUT, .rank = pg->control.rank, .peer = op->args.peer};
+        const int own = pg->control.rank;
+        const struct pg_outcome late = {.status = TUTTI_ERR_TIMEOUT,
+                                        .rank = own,
+                                        .peer = op->args.peer == own ? -1 : op->args.peer};
         int64_t next_deadline = op->deadline;
         next = op->next;
         if (op->deadline <= now) {

@@ -10,6 +10,9 @@ static enum tutti_status message_read(const struct tutti_pg *pg, const struct pg
     const int peer = op->args.peer;
     const bool any = peer == TUTTI_ANY_SOURCE && call->collective == TUTTI_COLLECTIVE_RECV;
     const struct tutti_tensor *tensor = lists->list[0];
+    if (!any && (unsigned)peer >= (unsigned)pg->comm->world_size)
+        return coll_explain(call->name, &coll_rows[call->collective], &op->args, COLL_BAD_PEER,
+                            pg->comm->rank, pg->comm->world_size, NULL);
     if (!tensor)
         return error_set(TUTTI_ERR_INVALID, "%s: tensor is NULL", call->name);
     if (!pg->comm->rules.paths.all || tensor->device == TUTTI_DEVICE_CUDA)
@@ -17,11 +20,7 @@ static enum tutti_status message_read(const struct tutti_pg *pg, const struct pg
                          "%s: %s: expected CPU tensors, and links between all ranks", call->name,
                          tensor->device == TUTTI_DEVICE_CUDA ? "a CUDA tensor"
                                                              : "the topology file lacks links");
-    if (any) /* any other rank will do for the check */
-        op->args.peer = (pg->comm->rank + 1) % pg->comm->world_size;
-    enum tutti_status status = pg_list_read(pg, call, lists, op);
-    op->args.peer = peer;
-    return status;
+    return pg_list_read(pg, call, lists, op);
 }
 
 static enum tutti_status submit(tutti_pg_t *pg, const struct pg_call *call,

@@ -136,11 +136,12 @@ static void append_timeout(struct text *text, const struct pg_outcome *outcome)
                "does; then create a new communicator and group",
                peer, rank, peer);
     else if (peer < 0)
-        APPEND(text,
-               "no rank had sent it when the time-out passed on rank %d: find out what the others "
-               "do, or raise timeout_ms in the options of the call, else of the group, else of its "
-               "communicator; the group goes on",
-               rank);
+        APPEND(
+            text,
+            "nothing had matched it when the time-out passed on rank %d: find out what the ranks "
+            "do, or raise timeout_ms in the options of the call, else of the group, else of its "
+            "communicator; the group goes on",
+            rank);
     else if (peer == rank)
         APPEND(
             text,

@@ -255,8 +255,8 @@ struct pg_call {
     enum tutti_status (*describe)(const void *tensor, enum tutti_device *device,
                                   struct coll_args *args, struct layout_operation *operation);
     /* For pg_list_read(): check the data of tensors[index], which has been described. */
-    enum tutti_status (*check)(const struct tutti_pg *pg, const struct pg_call *call,
-                               const void *tensors, int index, const struct coll_args *args);
+    enum tutti_status (*check)(const struct tutti_pg *pg, const void *tensors, int index,
+                               const struct coll_args *args);
     /* Copy the tensors and write the title. */
     void (*fill)(struct pg_op *op, const struct pg_lists *lists);
 };
@@ -289,8 +289,8 @@ size_t pg_elements(const struct tutti_tensor *tensor);
 void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
                size_t *count);
 /* struct pg_call's `check` and `fill` for dense tensors of one layout. */
-enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const struct pg_call *call,
-                                  const void *list, int index, const struct coll_args *what);
+enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const void *list, int index,
+                                  const struct coll_args *what);
 void pg_tensors_fill(struct pg_op *op, const struct pg_lists *lists);
 #define PG_TENSORS_CALL(call_name, which, read_fn)                                                 \
     {                                                                                              \

@@ -114,7 +114,7 @@ enum tutti_status pg_list_read(const struct tutti_pg *pg, const struct pg_call *
         if (status == TUTTI_OK && i)
             status = pg_same_layout(&op->operation, &other);
         if (status == TUTTI_OK)
-            status = call->check(pg, call, list, i, &op->args);
+            status = call->check(pg, list, i, &op->args);
         if (status != TUTTI_OK)
             return error_context(status, "%s: tensors[%d]", call->name, i);
     }

@@ -61,15 +61,15 @@ static enum tutti_status array_check(const struct tutti_pg *pg,
 
 /* Check the entries before any byte is read. Then the indices of a CPU tensor are checked here;
  * those of a CUDA tensor are checked once they are copied to the host. */
-static enum tutti_status check(const struct tutti_pg *pg, const struct pg_call *call,
-                               const void *tensors, int index, const struct coll_args *args)
+static enum tutti_status check(const struct tutti_pg *pg, const void *tensors, int index,
+                               const struct coll_args *args)
 {
     const struct tutti_sparse_tensor *tensor = (const struct tutti_sparse_tensor *)tensors + index;
     const struct sparse_shape shape = shape_of(tensor);
     const struct sparse_entries entries = {tensor->indices, tensor->values, tensor->nnz};
     const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     enum tutti_status status = TUTTI_OK;
-    (void)call, (void)args;
+    (void)args;
     if (cuda)
         status = cuda_stage_open(pg->stage, tensor->device_index);
     if (status == TUTTI_OK)

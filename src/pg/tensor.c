@@ -99,13 +99,16 @@ enum tutti_status pg_tensor_describe(const void *given, enum tutti_device *devic
 }
 
 /* Check where the data is: on the device, and disjoint from earlier tensors. */
-enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const struct pg_call *call,
-                                  const void *list, int index, const struct coll_args *what)
+enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const void *list, int index,
+                                  const struct coll_args *what)
 {
     const struct tutti_tensor *tensors = list, *tensor = &tensors[index];
     struct coll_args args = *what;
     args.send = args.recv = tensor->data;
-    enum tutti_status status = comm_check_args(pg->comm, call->collective, &args, tensor->device);
+    if (!args.op) /* a message, which is checked as a sum */
+        args.op = TUTTI_SUM;
+    enum tutti_status status =
+        comm_check_args(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, tensor->device);
     const size_t bytes = args.count * dtype_bytes(args.dtype);
     if (status == TUTTI_OK && tensor->device == TUTTI_DEVICE_CUDA)
         status = cuda_stage_check(pg->stage, tensor->device_index, tensor->data, bytes);
