@@ -122,7 +122,7 @@ static enum tutti_status allocate(int fd, size_t asked, size_t bytes)
 static enum tutti_status refused_memfd(const char *label)
 {
     if (errno == EPERM || errno == EACCES || errno == ENOSYS)
-        return error_errno("memfd_create(), which makes all shared memory, is blocked: allow it "
+        return error_errno("memfd_create() is blocked, and all shared memory needs it: allow it "
                            "in the seccomp profile of the container or service (Docker: "
                            "--security-opt seccomp=PROFILE)");
     return error_errno("cannot make the memory file \"%s\"; see ulimit -n, and whether memory is "

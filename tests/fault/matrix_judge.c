@@ -102,11 +102,10 @@ static enum verdict because(enum verdict verdict, char *reason, const char *form
 static bool has_remedy(const char *text)
 {
     static const char *const remedies[] = {
-        "look at ",          "make the same calls", "is it running",    "set the same",
-        "run one vers",      "submit the same",     "ask for less",     "ulimit",
-        "set TUTTI_DIR",     "is its server",       "create a new",     "see whether",
-        "restart the group", "running, with",       "are they running", "give each rank",
-        "find out what",
+        "look at ",        "make the same calls", "set the same",   "run one vers",
+        "submit the same", "ask for less",        "ulimit",         "set TUTTI_DIR",
+        "is its server",   "create a new",        "see whether",    "check whether",
+        "check that",      "restart the group",   "give each rank", "find out what",
     };
     for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++)
         if (strstr(text, remedies[i]))

@@ -198,7 +198,7 @@ static int live_orphan(struct ranks *ranks, int rank, tutti_store_t *unused)
     while (shrink_check_one(comm, 1))
         ;
     RANKS_CHECK(shrink_without(comm, store, -1, &shrunk, &result) == TUTTI_ERR_SYSTEM && !shrunk);
-    RANKS_CHECK(strstr(tutti_last_error(), "their store fails (rank 0"));
+    RANKS_CHECK(strstr(tutti_last_error(), "their store failed (rank 0"));
     snprintf(url + 128 * rank, 128, "file:%s-store", getenv("TUTTI_DIR"));
     RANKS_CHECK(tutti_store_open(url + 128 * rank, RANKS_TIMEOUT_MS, &other) == TUTTI_OK);
     RANKS_CHECK(shrink_without(comm, other, -1, &shrunk, &result) == TUTTI_OK);

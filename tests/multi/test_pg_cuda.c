@@ -256,7 +256,7 @@ static int refusals(struct life *life)
         RANKS_CHECK(tutti_pg_all_reduce(life->pg, tensors, 1, TUTTI_SUM, NULL, &work) ==
                     TUTTI_ERR_INVALID);
         snprintf(names[0], sizeof names[0], "memory of device %d", life->device);
-        snprintf(names[1], sizeof names[1], "to be of device %d", tensors[0].device_index);
+        snprintf(names[1], sizeof names[1], "names device %d", tensors[0].device_index);
         RANKS_CHECK(strstr(tutti_last_error(), names[0]) && strstr(tutti_last_error(), names[1]));
     }
     tensors[0].device_index = 1000;
