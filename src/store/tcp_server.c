@@ -11,6 +11,7 @@
 #include "store/tcp.h"
 
 #include "base/error.h"
+#include "base/fork_mutex.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "store/kind.h"
@@ -56,7 +57,29 @@ struct tcp_server {
     int64_t end_ns;          /* DEADLINE_NEVER until asked to stop */
     int64_t linger_ms;       /* written before the stop event */
     char *secret;
+    struct tcp_server *next;
 };
+
+static void forget_servers(void);
+
+/* The servers of this process. The lock is over the list and over which sockets are open. */
+static struct tcp_server *servers;
+static struct fork_mutex lock = FORK_MUTEX(forget_servers);
+
+/* A child of fork() has copies of the sockets. Clients would see no end of a server that was killed
+ * before they are closed. */
+static void forget_servers(void)
+{
+    for (const struct tcp_server *server = servers; server; server = server->next) {
+        for (int i = 0; i < server->count; i++)
+            close(server->connections[i]->fd);
+        if (server->listener >= 0)
+            close(server->listener);
+        close(server->stop);
+        close(server->epoll);
+    }
+    servers = NULL;
+}
 
 /* Lets epoll watch a descriptor. `source` comes with its events. */
 static bool watch(const struct tcp_server *server, int how, int fd, uint32_t events, void *source)
@@ -70,12 +93,14 @@ static bool watch(const struct tcp_server *server, int how, int fd, uint32_t eve
 static void connection_destroy(struct tcp_server *server, int i)
 {
     struct connection *connection = server->connections[i];
+    fork_mutex_lock(&lock);
     server->count--;
     memmove(&server->connections[i], &server->connections[i + 1],
             (size_t)(server->count - i) * sizeof connection);
     tcp_session_fini(&connection->session);
     watch(server, EPOLL_CTL_DEL, connection->fd, 0, NULL); /* a forked child may hold it, too */
     tcp_hang_up(connection->fd);
+    fork_mutex_unlock(&lock);
     free(connection);
 }
 
@@ -92,7 +117,9 @@ static bool connection_create(struct tcp_server *server, int fd)
     connection->fd = fd;
     connection->introduced_by_ns = deadline_after(INTRODUCTION_MS);
     tcp_session_init(&connection->session, &server->space);
+    fork_mutex_lock(&lock);
     server->connections[server->count++] = connection;
+    fork_mutex_unlock(&lock);
     return true;
 }
 
@@ -240,8 +267,10 @@ static void serve_event(struct tcp_server *server, const struct epoll_event *eve
         serve_connection(server, i, event->events);
     } else if (read(server->stop, &count, sizeof count) > 0) {
         watch(server, EPOLL_CTL_DEL, server->listener, 0, NULL);
+        fork_mutex_lock(&lock);
         tcp_hang_up(server->listener);
         server->listener = -1;
+        fork_mutex_unlock(&lock);
         server->end_ns = deadline_after(server->linger_ms);
     }
 }
@@ -337,6 +366,12 @@ static void server_free(struct tcp_server *server)
 {
     while (server->count > 0)
         connection_destroy(server, server->count - 1);
+    fork_mutex_lock(&lock);
+    for (struct tcp_server **link = &servers; *link; link = &(*link)->next)
+        if (*link == server) {
+            *link = server->next;
+            break;
+        }
     tcp_space_fini(&server->space);
     if (server->listener >= 0)
         tcp_hang_up(server->listener);
@@ -344,6 +379,7 @@ static void server_free(struct tcp_server *server)
         close(server->stop);
     if (server->epoll >= 0)
         close(server->epoll);
+    fork_mutex_unlock(&lock);
     tcp_secret_free(server->secret);
     free(server);
 }
@@ -371,6 +407,10 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
         return status;
     }
     pthread_setname_np(self->thread, "tutti-store");
+    fork_mutex_lock(&lock);
+    self->next = servers;
+    servers = self;
+    fork_mutex_unlock(&lock);
     *server = self;
     return TUTTI_OK;
 }

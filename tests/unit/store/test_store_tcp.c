@@ -13,17 +13,19 @@
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-enum { PLENTY_MS = 60000 };
+enum { PLENTY_MS = 60000, ENDS_S = 30 };
 
 /* A machine that has neither /etc/hosts nor a server of names: it knows numbers alone. */
 static bool knows_no_names;
@@ -674,6 +676,48 @@ static void one_listener_serves_both_families(void **state)
     tutti_store_close(one);
 }
 
+/* Of a process with a server: another one asks it to fork. */
+static void serve_and_fork(int commands, int answers)
+{
+    char byte;
+    begin();
+    if (write(answers, url, sizeof url) != (ssize_t)sizeof url || read(commands, &byte, 1) != 1)
+        _exit(1);
+    pid_t child = fork();
+    alarm(ENDS_S); /* both end, also if the test has failed */
+    if (child > 0 && write(answers, &child, sizeof child) != (ssize_t)sizeof child)
+        _exit(1);
+    pause();
+    _exit(0);
+}
+
+/* The server's process is killed, and a child that it forked lives. */
+static void a_child_does_not_hold_the_servers_connections(void **state)
+{
+    int commands[2], answers[2];
+    tutti_store_t *client;
+    pid_t child;
+    (void)state;
+    assert_true(pipe(commands) == 0 && pipe(answers) == 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        serve_and_fork(commands[0], answers[1]);
+    assert_int_equal(read(answers[0], url, sizeof url), sizeof url);
+    assert_int_equal(tutti_store_open(url, PLENTY_MS, &client), TUTTI_OK);
+    assert_int_equal(tutti_store_set(client, "k", "v", 1), TUTTI_OK);
+    assert_int_equal(write(commands[1], "f", 1), 1);
+    assert_int_equal(read(answers[0], &child, sizeof child), sizeof child);
+    assert_true(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+    assert_int_equal(tutti_store_get(client, "never", 5000, NULL, 0, NULL), TUTTI_ERR_SYSTEM);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    tutti_store_close(client);
+    for (int i = 0; i < 2; i++) {
+        close(commands[i]);
+        close(answers[i]);
+    }
+}
+
 int main(void)
 {
     static const struct suite_kind plain = {begin, open_one, end, true};
@@ -699,6 +743,7 @@ int main(void)
         cmocka_unit_test(ranks_join_and_leave),
         cmocka_unit_test(an_absent_rank_does_not_join),
         cmocka_unit_test(calls_fail_once_the_server_has_gone),
+        cmocka_unit_test(a_child_does_not_hold_the_servers_connections),
     };
 #undef TEST
     unsetenv("TUTTI_STORE_SECRET");
