@@ -7,6 +7,7 @@
  * usage: test_split_faults threads|processes
  */
 #include "base/point.h"
+#include "device.h"
 #include "ranks.h"
 
 #include <errno.h>
@@ -20,15 +21,23 @@ enum { VICTIM = 2, SHORT_MS = 300 };
 struct scenario {
     const char *point;
     int passage; /* from 1 */
-    bool early;  /* the other ranks cannot succeed any more */
+    bool early;  /* the other ranks cannot succeed any more; on CUDA everywhere but at the end */
+    bool cuda;   /* on CUDA alone */
 };
 
 /* A rank passes "open.handles" after it has sent its descriptor, and needs a round after it. */
 static const struct scenario scenarios[] = {
-    {"split.members", 1, true}, {"open.arena", 1, true},   {"channel.opened", 1, true},
-    {"open.handles", 1, true},  {"open.joined", 1, false}, {"open.measured", 1, false},
-    {"split.done", 1, false},
+    {"split.members", 1, true, false},  {"open.arena", 1, true, false},
+    {"channel.opened", 1, true, false}, {"open.handles", 1, true, false},
+    {"open.joined", 1, false, false},   {"open.measured", 1, false, false},
+    {"cuda.prepared", 1, true, true},   {"cuda.handles", 1, true, true},
+    {"cuda.joined", 1, true, true},     {"split.done", 1, false, false},
 };
+
+static bool is_early(const struct scenario *scenario)
+{
+    return scenario->early || (device_is_cuda() && strcmp(scenario->point, "split.done") != 0);
+}
 
 void (*point_hook)(const char *name);
 
@@ -87,11 +96,12 @@ static int suffer(struct ranks *ranks, int rank, tutti_comm_t *comm, enum tutti_
     tutti_comm_t *sub;
     enum tutti_status status = tutti_comm_split(comm, rank % 2, 0, NULL, &sub);
     RANKS_CHECK(status == TUTTI_OK || status == expected);
-    RANKS_CHECK(!scenario->early || (status == expected && sub == none));
-    RANKS_CHECK(status == TUTTI_OK || (scenario->early || with_victim));
+    RANKS_CHECK(!is_early(scenario) || (status == expected && sub == none));
+    RANKS_CHECK(status == TUTTI_OK || (is_early(scenario) || with_victim));
     if (status != TUTTI_OK)
-        RANKS_CHECK(strstr(tutti_last_error(), "rank 2") ||
-                    (!scenario->early && strstr(tutti_last_error(), "rank 1")));
+        RANKS_CHECK(
+            strstr(tutti_last_error(), "rank 2") ||
+            ((device_is_cuda() || !is_early(scenario)) && strstr(tutti_last_error(), "rank 1")));
     if (sub && !with_victim)
         RANKS_CHECK(works(sub));
     if (sub && with_victim && expected == TUTTI_ERR_PEER_DEAD)
@@ -122,7 +132,7 @@ static int end(struct ranks *ranks, int rank, tutti_store_t *store)
     if (rank == VICTIM)
         armed = (struct armed){.scenario = scenario, .comm = comm};
     const enum tutti_status status = tutti_comm_split(comm, rank % 2, 0, NULL, &sub);
-    RANKS_CHECK(status == TUTTI_ERR_ABORTED || (status == TUTTI_OK && !scenario->early));
+    RANKS_CHECK(status == TUTTI_ERR_ABORTED || (status == TUTTI_OK && !is_early(scenario)));
     RANKS_CHECK((sub != none) == (status == TUTTI_OK));
     RANKS_CHECK(rank != VICTIM || armed.has_passed);
     armed.scenario = NULL;
@@ -191,7 +201,7 @@ static int run(const char *kind, const char *title, const struct scenario *scena
 {
     const bool threads = strcmp(kind, "threads") == 0;
     int failures = 0;
-    for (int size = 3; size <= 5; size++) {
+    for (int size = device_is_cuda() ? 4 : 3; size <= 5 && ranks_fit(size); size++) {
         struct ranks *ranks = ranks_create(size, threads ? 0 : size, 0);
         ranks->context = scenario;
         if (fn == die)
@@ -211,19 +221,21 @@ int main(int argc, char **argv)
     int failures = 0;
     if (argc != 2)
         return 2;
-    int skip = ranks_skip_cuda("CUDA communicators cannot be split yet");
+    const int skip = ranks_skip(4);
     if (skip)
         return skip;
     const bool threads = strcmp(argv[1], "threads") == 0;
     point_hook = hook;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        if (threads && strcmp(scenarios[i].point, "channel.opened") == 0)
+        if ((threads && strcmp(scenarios[i].point, "channel.opened") == 0) ||
+            (scenarios[i].cuda && !device_is_cuda()))
             continue;
         if (!threads)
             failures += run(argv[1], "death", &scenarios[i], die);
         failures += run(argv[1], "abort", &scenarios[i], end);
     }
-    failures += run(argv[1], "mismatch", NULL, mismatch);
+    if (!device_is_cuda()) /* where a kernel waits for this rank, and this rank for its host */
+        failures += run(argv[1], "mismatch", NULL, mismatch);
     failures += run(argv[1], "late", NULL, late);
     failures += run(argv[1], "shortage", NULL, shortage);
     return failures ? 1 : 0;
