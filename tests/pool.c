@@ -143,19 +143,68 @@ bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, tutti_op_t 
     return is;
 }
 
-bool pool_is_collective(const struct pool *pool, enum tutti_collective which, int rank,
-                        enum tutti_dtype dtype, tutti_op_t op, size_t offset, size_t count,
-                        const void *result, size_t *index)
+/* ---- any collective -------------------------------------------------------------------------- */
+
+/* The elements of the blocks of ranks below r. */
+static size_t before(const struct pool_call *call, int r)
 {
-    const struct collective *collective = &collectives[which];
-    const size_t block = count * tutti_dtype_size(dtype);
+    size_t count = 0;
+    for (int i = 0; i < r; i++)
+        count += call->counts[i];
+    return count;
+}
+
+size_t pool_send_count(const struct pool *pool, const struct pool_call *call)
+{
+    const struct collective *collective = &collectives[call->which];
+    if (collective->send_at_root && call->rank != call->root)
+        return 0;
+    return collective->send_all ? before(call, pool->size) : call->counts[call->rank];
+}
+
+size_t pool_recv_count(const struct pool *pool, const struct pool_call *call)
+{
+    const struct collective *collective = &collectives[call->which];
+    const size_t own = call->counts[call->rank];
+    if (collective->recv_at_root && call->rank != call->root)
+        return 0;
+    if (!collective->recv_all)
+        return own;
+    return collective->send_all ? own * (size_t)pool->size : before(call, pool->size);
+}
+
+size_t pool_own_block(const struct pool_call *call)
+{
+    const struct collective *collective = &collectives[call->which];
+    return collective->send_all != collective->recv_all ? before(call, call->rank) : 0;
+}
+
+/* The rank that sends block `block` of the result. */
+static int sender_of(const struct pool *pool, const struct pool_call *call, int block)
+{
+    if (call->which == TUTTI_COLLECTIVE_SEND)
+        return (call->rank + pool->size - 1) % pool->size;
+    return collectives[call->which].send_at_root ? call->root : block;
+}
+
+bool pool_is_collective(const struct pool *pool, const struct pool_call *call, const void *result,
+                        size_t *index)
+{
+    const struct collective *collective = &collectives[call->which];
+    const size_t own = call->counts[call->rank], width = tutti_dtype_size(call->dtype);
+    const size_t offset = call->offset + (collective->send_all ? before(call, call->rank) : 0);
+    const int blocks = collective_recv_blocks(collective, pool->size);
     *index = 0;
-    if (collective->send_all)
-        offset += (size_t)rank * count;
+    if (pool_recv_count(pool, call) == 0)
+        return true;
     if (collective->reduces)
-        return pool_is_result(pool, dtype, op, offset, count, result, index);
-    for (int r = 0; r < collective_recv_blocks(collective, pool->size); r++)
-        if (!pool_is_input(pool, r, dtype, offset, count, (const char *)result + (size_t)r * block))
+        return pool_is_result(pool, call->dtype, call->op, offset, own, result, index);
+    const unsigned char *at = result;
+    for (int r = 0; r < blocks; r++) {
+        const size_t count = collective->send_all || blocks == 1 ? own : call->counts[r];
+        if (!pool_is_input(pool, sender_of(pool, call, r), call->dtype, offset, count, at))
             return false;
+        at += count * width;
+    }
     return true;
 }

@@ -32,11 +32,27 @@ bool pool_is_input(const struct pool *pool, int rank, enum tutti_dtype dtype, si
                    size_t count, const void *operand);
 bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, tutti_op_t op, size_t offset,
                     size_t count, const void *result, size_t *index);
-/* The same for the result of any collective with operands on a rank, whose operand has all blocks
- * one after the other. */
-bool pool_is_collective(const struct pool *pool, enum tutti_collective which, int rank,
-                        enum tutti_dtype dtype, tutti_op_t op, size_t offset, size_t count,
-                        const void *result, size_t *index);
+
+/* A rank's call of any collective in tools/collective.h. The blocks of an operand lie one after the
+ * other, and have the lengths that collective_call() gives them. */
+struct pool_call {
+    enum tutti_collective which;
+    int rank, root;
+    enum tutti_dtype dtype;
+    tutti_op_t op;
+    size_t offset;        /* of each rank's input, whose blocks lie in the pool as in the operand */
+    const size_t *counts; /* of each rank */
+};
+
+/* The elements of an operand; 0 if the rank does not have it. */
+size_t pool_send_count(const struct pool *pool, const struct pool_call *call);
+size_t pool_recv_count(const struct pool *pool, const struct pool_call *call);
+/* Elements before the own block in the larger operand, with which the smaller one begins in place.
+ */
+size_t pool_own_block(const struct pool_call *call);
+/* Whether it is the call's result on the rank. */
+bool pool_is_collective(const struct pool *pool, const struct pool_call *call, const void *result,
+                        size_t *index);
 
 /* The next random number (splitmix64). */
 uint64_t pool_random(uint64_t *state);

@@ -92,6 +92,8 @@ void bench_config_command(struct bench_config *config, int argc, char **argv);
 bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);
 const struct collective *bench_collective(const struct bench_config *config);
+/* Places where it is measured: 1 if it has no operands, or they may not overlap. */
+int bench_places(const struct bench_config *config);
 /* The row's operation as text. NULL: it has none. */
 const char *bench_op_name(const struct bench_config *config, const struct bench_row *row);
 /* Writes the files that --json and --csv name. False after a message. */

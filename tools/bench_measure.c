@@ -29,8 +29,9 @@ struct measure {
     tutti_op_t premul;
     struct bench_buffers buffers;
     size_t next_slot;
-    unsigned operations; /* of a collective with a root, so far: the roots take turns */
-    char *table;         /* one period of the inputs or of the result */
+    unsigned operations;            /* of a collective with a root, so far: the roots take turns */
+    size_t counts[TUTTI_MAX_RANKS]; /* the elements of each rank's block of this row */
+    char *table;                    /* one period of the inputs or of the result */
     double *samples;
 };
 
@@ -86,12 +87,9 @@ static enum tutti_status run_once(struct measure *measure, const struct bench_ro
     if (which == TUTTI_COLLECTIVE_BARRIER)
         return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     find_operands(measure, row, place, measure->next_slot++, &send, &recv);
-    if (collectives[which].rooted)
-        return collective_call_rooted(which, send, recv, row->count, row->dtype,
-                                      operation(measure, row->op), next_root(measure),
-                                      measure->comm);
-    return collective_call(which, send, recv, row->count, row->dtype, operation(measure, row->op),
-                           measure->comm, NULL);
+    return collective_call(which, send, recv, measure->counts, row->dtype,
+                           operation(measure, row->op),
+                           collectives[which].rooted ? next_root(measure) : 0, measure->comm, NULL);
 }
 
 /* ---- correctness ----------------------------------------------------------------------------- */
@@ -121,10 +119,13 @@ static const char *result_table(struct measure *measure, int index, enum bench_p
     const struct collective *collective = bench_collective(measure->config);
     const int reduced = collective->send_all ? measure->self->rank : 0;
     const struct reference reference = reference_of(measure, index, place, reduced);
+    int from = collective->send_at_root ? root : block;
+    if (measure->config->collective == TUTTI_COLLECTIVE_SEND)
+        from = collective_neighbour(measure->self->rank, -1, measure->config->ranks);
     if (collective->reduces)
         reference_expected(&reference, measure->table);
     else
-        reference_input(&reference, collective->send_at_root ? root : block, measure->table);
+        reference_input(&reference, from, measure->table);
     return measure->table;
 }
 
@@ -332,7 +333,9 @@ static enum tutti_status run_row(struct measure *measure, int index, struct benc
     if (collective->chosen)
         status = tutti_comm_algorithm(measure->comm, row->count, row->dtype,
                                       operation(measure, row->op), NULL, &record->algo, NULL);
-    for (int place = 0; place < (collective->data ? BENCH_PLACES : 1) && !status; place++) {
+    for (int rank = 0; rank < config->ranks; rank++)
+        measure->counts[rank] = row->count;
+    for (int place = 0; place < bench_places(config) && !status; place++) {
         struct bench_timing *timing = &record->timing[place];
         if (config->check && collective->data)
             status = check(measure, index, (enum bench_place)place, &timing->wrong);

@@ -49,7 +49,7 @@ enum {
 /* Those of collective.h. */
 #define COLLECTIVE_NAMES                                                                           \
     " all_reduce, barrier, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "    \
-    "scatter"
+    "scatter, send_recv, all_gather_v, reduce_scatter_v, all_to_all_v, gather_v, scatter_v"
 
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "What is measured:", 1},
@@ -69,7 +69,8 @@ static const struct argp_option options[] = {
      "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
     {"collective", OPTION_COLLECTIVE, "NAME", 0,
      "One of" COLLECTIVE_NAMES " (default all_reduce); a barrier has no sizes, types, operations, "
-     "buffers or check; all others but all_reduce are for --device cpu",
+     "buffers or check; send_recv is to the next rank, from the one before; the blocks of those "
+     "with _v have one length; all but all_reduce and barrier are for --device cpu",
      0},
     {"algo", OPTION_ALGO, "NAME", 0,
      "none (default), which leaves the choice to the library, one_shot, two_shot or "
@@ -144,9 +145,9 @@ static const char doc[] =
     "Measures collective operations between ranks that it starts itself, and prints the columns of "
     "nccl-tests.\v"
     "time is the mean of the slowest rank, in microseconds; algbw is size/time and busbw is algbw "
-    "times 2(n-1)/n for all_reduce, 1 for broadcast and reduce, (n-1)/n for the others. size is of "
-    "a rank's larger buffer, "
-    "count the elements of one block. --long adds min, the time of the fastest rank, the "
+    "times 2(n-1)/n for all_reduce, 1 for broadcast, reduce and send_recv, (n-1)/n for the "
+    "others. size is of a rank's larger buffer, count the elements of one block. --long adds min, "
+    "the time of the fastest rank, the "
     "mean over all ranks, and "
     "p50 and p99, percentiles of the slowest rank's times. Operations of up to 1 KiB are timed in "
     "batches of 32, up to 16 KiB of 8, but in at least 10 batches, so that the clock does not "
@@ -290,8 +291,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
                        text);
         return 0;
     case OPTION_COLLECTIVE:
-        if (!parse_collective(text, &config->collective) ||
-            (int)config->collective >= COLLECTIVE_ROWS)
+        if (!parse_collective(text, &config->collective))
             argp_error(state, "--collective: '%s' is no collective: give one of" COLLECTIVE_NAMES,
                        text);
         return 0;
@@ -390,9 +390,9 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     if (config->osu && (config->long_rows || config->vs_nccl || config->vs_libraries))
         argp_error(state, "--style osu has no place for more columns: leave out %s",
                    config->long_rows ? "--long" : "--vs");
-    if (cuda && (collective_has_blocks(config->collective) || bench_collective(config)->rooted))
+    if (cuda && config->collective > TUTTI_COLLECTIVE_BARRIER)
         argp_error(state, "--collective %s is for CPU ranks so far: leave out --device cuda and -g",
-                   tutti_collective_name(config->collective));
+                   collective_name(config->collective));
     if (cuda && config->vs_libraries)
         argp_error(state,
                    "--vs: with --device cuda give nccl; the other libraries are for CPU ranks");
@@ -413,7 +413,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
 /* Options that not every measurement accepts. They need a collective with data, with a reduction or
  * with a choice of algorithms. A comparison with other libraries measures float32, with sum, in
  * place, in blocks of its own length. */
-enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8 };
+enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8, NO_RIVAL = 16 };
 static const struct {
     int key;
     const char *name;
@@ -429,7 +429,7 @@ static const struct {
     {OPTION_COLD, "--cold", NO_DATA | VS},
     {OPTION_SYMMETRIC, "--symmetric", NO_DATA | VS},
     {'c', "-c", NO_DATA | VS},
-    {OPTION_VS, "--vs", NO_DATA},
+    {OPTION_VS, "--vs", NO_DATA | NO_RIVAL},
     {OPTION_ALGO, "--algo", NO_CHOICE | VS}, /* a barrier of GPU ranks takes it */
     {'w', "-w", VS},
     {OPTION_ITERS, "--iters", VS},
@@ -471,12 +471,16 @@ static void check_collective(struct argp_state *state)
     unsigned lacks = (collective->data ? 0 : NO_DATA) | (collective->reduces ? 0 : NO_OP) |
                      (collective->chosen ? 0 : NO_CHOICE);
     char why[128];
-    snprintf(why, sizeof why, "--collective %s: it has %s",
-             tutti_collective_name(config->collective),
+    snprintf(why, sizeof why, "--collective %s: it has %s", collective_name(config->collective),
              !collective->data      ? "no message and no result to compare"
              : !collective->reduces ? "no operation and one algorithm"
                                     : "one algorithm");
     refuse_options(state, lacks, why);
+    if (collective->varies || config->collective == TUTTI_COLLECTIVE_SEND) {
+        snprintf(why, sizeof why, "--collective %s: no rival is measured",
+                 collective_name(config->collective));
+        refuse_options(state, NO_RIVAL, why);
+    }
     if (!collective->data)
         config->check = false;
 }
@@ -664,6 +668,12 @@ static bool count_gpus(struct bench_config *config)
 const struct collective *bench_collective(const struct bench_config *config)
 {
     return &collectives[config->collective];
+}
+
+int bench_places(const struct bench_config *config)
+{
+    const struct collective *collective = bench_collective(config);
+    return collective->data && !collective->apart ? BENCH_PLACES : 1;
 }
 
 const char *bench_op_name(const struct bench_config *config, const struct bench_row *row)

@@ -58,7 +58,7 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     json_t *object = json_pack(
         "{s:s, s:s?, s:s?, s:i, s:I, s:s, s:s?, s:f, s:o, s:o, s:f, s:f, s:f, s:b, s:b, s:b, "
         "s:b, s:i, s:f, s:f, s:f}",
-        "collective", tutti_collective_name(config->collective), "dtype",
+        "collective", collective_name(config->collective), "dtype",
         collective->data ? tutti_dtype_name(row->dtype) : NULL, "op", bench_op_name(config, row),
         "ranks", config->ranks, "bytes", (json_int_t)row->bytes, "placement", result->placement,
         "algo", collective->chosen ? tutti_algo_name(result->algo) : NULL, "tutti_us",
@@ -129,9 +129,8 @@ static bool report_begin(void *context, const struct bench_record *ready)
 static bool report_row(void *context, const struct bench_result *result)
 {
     struct bench_report *report = context;
-    bool data = bench_collective(report->config)->data;
     table_row(report->config, result);
-    for (int place = 0; place < (data ? BENCH_PLACES : 1); place++) {
+    for (int place = 0; place < bench_places(report->config); place++) {
         report->wrong += result->timing[place].wrong;
         report->busbw_sum += bench_busbw(report->config, result->row, &result->timing[place]);
         report->busbw_count++;

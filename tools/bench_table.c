@@ -97,7 +97,7 @@ static void print_parameters(const struct bench_config *config)
     char isa[32] = "";
     (void)tutti_info("isa", isa, sizeof isa);
     printf("# tutti %s %s, isa %s, commit %s\n", tutti_version_string(),
-           tutti_collective_name(config->collective), isa, TOOL_COMMIT);
+           collective_name(config->collective), isa, TOOL_COMMIT);
     printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
     if (bench_collective(config)->data)
         print_sizes(config);
@@ -285,7 +285,7 @@ static void format_cell(const struct bench_config *config, const struct bench_re
 static void print_cells(const struct bench_config *config, const struct bench_result *result,
                         int place)
 {
-    bool none = !bench_collective(config)->data && place == BENCH_IN_PLACE;
+    const bool none = place >= bench_places(config);
     for (int cell = 0; cell < CELLS; cell++) {
         char text[32] = "-";
         if (!is_shown(config, (enum cell)cell))
@@ -324,8 +324,7 @@ void table_row(const struct bench_config *config, const struct bench_result *res
         return;
     }
     static const char *const into[BENCH_PLACES] = {"out", "in"};
-    int places = bench_collective(config)->data ? BENCH_PLACES : 1;
-    for (int place = 0; is_long(config) && place < places; place++) {
+    for (int place = 0; is_long(config) && place < bench_places(config); place++) {
         print_subject(config, result->row, into[place]);
         print_cells(config, result, place);
         printf("\n");

@@ -25,6 +25,8 @@ struct collective {
     bool rooted;       /* one rank is the root: measurements take each in turn */
     bool send_at_root; /* only the root has the operand */
     bool recv_at_root;
+    bool varies; /* a v-form: a block may have a length of its own */
+    bool apart;  /* its operands may not overlap at all */
 };
 
 static const struct collective collectives[] = {
@@ -51,6 +53,32 @@ static const struct collective collectives[] = {
         {.data = true, .recv_all = true, .bus_factor = 1, .rooted = true, .recv_at_root = true},
     [TUTTI_COLLECTIVE_SCATTER] =
         {.data = true, .send_all = true, .bus_factor = 1, .rooted = true, .send_at_root = true},
+    /* Each rank sends to the next one and receives from the one before. */
+    [TUTTI_COLLECTIVE_SEND] = {.data = true, .apart = true},
+    [TUTTI_COLLECTIVE_ALL_GATHER_V] = {.data = true,
+                                       .recv_all = true,
+                                       .bus_factor = 1,
+                                       .varies = true},
+    [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] =
+        {.data = true, .send_all = true, .reduces = true, .bus_factor = 1, .varies = true},
+    [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = {.data = true,
+                                       .send_all = true,
+                                       .recv_all = true,
+                                       .bus_factor = 1,
+                                       .varies = true,
+                                       .apart = true},
+    [TUTTI_COLLECTIVE_GATHER_V] = {.data = true,
+                                   .recv_all = true,
+                                   .bus_factor = 1,
+                                   .rooted = true,
+                                   .recv_at_root = true,
+                                   .varies = true},
+    [TUTTI_COLLECTIVE_SCATTER_V] = {.data = true,
+                                    .send_all = true,
+                                    .bus_factor = 1,
+                                    .rooted = true,
+                                    .send_at_root = true,
+                                    .varies = true},
 };
 
 enum { COLLECTIVE_ROWS = sizeof collectives / sizeof *collectives };
@@ -60,11 +88,25 @@ static inline bool collective_has_blocks(enum tutti_collective which)
     return collectives[which].send_all || collectives[which].recv_all;
 }
 
-/* One of the collectives with operands on all ranks, with equal chances if the number is random. */
+/* Its name as a measurement: of messages, that of what each rank does. */
+static inline const char *collective_name(enum tutti_collective which)
+{
+    return which == TUTTI_COLLECTIVE_SEND ? "send_recv" : tutti_collective_name(which);
+}
+
+/* Whether all ranks have both operands, with blocks of one length. */
+static inline bool collective_is_plain(enum tutti_collective which)
+{
+    const struct collective *collective = &collectives[which];
+    return collective->data && !collective->rooted && !collective->varies &&
+           which != TUTTI_COLLECTIVE_SEND;
+}
+
+/* One of the collectives with operands, with equal chances if the number is random. */
 static inline enum tutti_collective collective_draw(uint64_t random)
 {
     unsigned which = (unsigned)(random % COLLECTIVE_ROWS);
-    while (!collectives[which].data || collectives[which].rooted)
+    while (!collectives[which].data)
         which = (unsigned)((random = random / COLLECTIVE_ROWS + 1) % COLLECTIVE_ROWS);
     return (enum tutti_collective)which;
 }

@@ -1,17 +1,47 @@
 /* SPDX-License-Identifier: MIT */
-/* Calls any collective that has operands on all ranks. */
+/* Calls any collective of collective.h that has operands. */
 #ifndef TUTTI_TOOL_COLLECTIVE_CALL_H
 #define TUTTI_TOOL_COLLECTIVE_CALL_H
 
-#include "tutti/tutti.h"
+#include "collective.h"
 
-/* `op`: ignored unless the collective reduces. `options` may be NULL. */
+/* The neighbour of a rank at this distance, round the world. */
+static inline int collective_neighbour(int rank, int distance, int ranks)
+{
+    return (rank + ranks + distance) % ranks;
+}
+
+/* To the next rank, from the one before. */
+static inline enum tutti_status collective_send_recv(const void *send, void *recv, size_t count,
+                                                     enum tutti_dtype dtype, tutti_comm_t *comm,
+                                                     const struct tutti_call_options *options)
+{
+    const int rank = tutti_comm_rank(comm), ranks = tutti_comm_world_size(comm);
+    const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
+    enum tutti_status status = tutti_group_start();
+    if (status != TUTTI_OK)
+        return status;
+    if (tutti_send_with(send, count, dtype, collective_neighbour(rank, 1, ranks), comm, stream,
+                        options) == TUTTI_OK)
+        (void)tutti_recv_with(recv, count, dtype, collective_neighbour(rank, -1, ranks), comm,
+                              stream, options);
+    return tutti_group_end();
+}
+
+/* counts[r] is the length of rank r's block. It is one for all ranks, except in a v-form. An
+ * all_to_all_v sends this to rank r. Without a v-form counts[0] is read alone. The call may not be
+ * one of a group. `op`: ignored unless the collective reduces. `root`: unless it has one. `options`
+ * may be NULL. */
 static inline enum tutti_status collective_call(enum tutti_collective which, const void *send,
-                                                void *recv, size_t count, enum tutti_dtype dtype,
-                                                tutti_op_t op, tutti_comm_t *comm,
+                                                void *recv, const size_t *counts,
+                                                enum tutti_dtype dtype, tutti_op_t op, int root,
+                                                tutti_comm_t *comm,
                                                 const struct tutti_call_options *options)
 {
     const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
+    const size_t count = counts[0],
+                 own = counts[collectives[which].varies ? tutti_comm_rank(comm) : 0];
+    size_t received[TUTTI_MAX_RANKS];
     switch (which) {
     case TUTTI_COLLECTIVE_ALL_REDUCE:
         return options ? tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, options)
@@ -22,38 +52,38 @@ static inline enum tutti_status collective_call(enum tutti_collective which, con
         return tutti_reduce_scatter_with(send, recv, count, dtype, op, comm, stream, options);
     case TUTTI_COLLECTIVE_ALL_TO_ALL:
         return tutti_all_to_all_with(send, recv, count, dtype, comm, stream, options);
-    case TUTTI_COLLECTIVE_BARRIER:
     case TUTTI_COLLECTIVE_BROADCAST:
+        return tutti_broadcast_with(send, recv, count, dtype, root, comm, stream, options);
     case TUTTI_COLLECTIVE_REDUCE:
+        return tutti_reduce_with(send, recv, count, dtype, op, root, comm, stream, options);
     case TUTTI_COLLECTIVE_GATHER:
+        return tutti_gather_with(send, recv, count, dtype, root, comm, stream, options);
     case TUTTI_COLLECTIVE_SCATTER:
+        return tutti_scatter_with(send, recv, count, dtype, root, comm, stream, options);
     case TUTTI_COLLECTIVE_SEND:
+        return collective_send_recv(send, recv, count, dtype, comm, options);
+    case TUTTI_COLLECTIVE_ALL_GATHER_V:
+        return tutti_all_gather_v_with(send, own, recv, counts, NULL, dtype, comm, stream, options);
+    case TUTTI_COLLECTIVE_REDUCE_SCATTER_V:
+        return tutti_reduce_scatter_v_with(send, counts, NULL, recv, dtype, op, comm, stream,
+                                           options);
+    case TUTTI_COLLECTIVE_ALL_TO_ALL_V:
+        for (int r = 0; r < tutti_comm_world_size(comm); r++)
+            received[r] = own;
+        return tutti_all_to_all_v_with(send, counts, NULL, recv, received, NULL, dtype, comm,
+                                       stream, options);
+    case TUTTI_COLLECTIVE_GATHER_V:
+        return tutti_gather_v_with(send, own, recv, counts, NULL, dtype, root, comm, stream,
+                                   options);
+    case TUTTI_COLLECTIVE_SCATTER_V:
+        return tutti_scatter_v_with(send, counts, NULL, recv, own, dtype, root, comm, stream,
+                                    options);
+    case TUTTI_COLLECTIVE_BARRIER:
     case TUTTI_COLLECTIVE_RECV:
     case TUTTI_COLLECTIVE_SPLIT:
-    case TUTTI_COLLECTIVE_ALL_GATHER_V:
-    case TUTTI_COLLECTIVE_REDUCE_SCATTER_V:
-    case TUTTI_COLLECTIVE_ALL_TO_ALL_V:
-    case TUTTI_COLLECTIVE_GATHER_V:
-    case TUTTI_COLLECTIVE_SCATTER_V:
         break;
     }
     return TUTTI_ERR_INVALID;
-}
-
-/* Calls any collective with a root. */
-static inline enum tutti_status collective_call_rooted(enum tutti_collective which,
-                                                       const void *send, void *recv, size_t count,
-                                                       enum tutti_dtype dtype, tutti_op_t op,
-                                                       int root, tutti_comm_t *comm)
-{
-    const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
-    if (which == TUTTI_COLLECTIVE_BROADCAST)
-        return tutti_broadcast(send, recv, count, dtype, root, comm, stream);
-    if (which == TUTTI_COLLECTIVE_REDUCE)
-        return tutti_reduce(send, recv, count, dtype, op, root, comm, stream);
-    if (which == TUTTI_COLLECTIVE_GATHER)
-        return tutti_gather(send, recv, count, dtype, root, comm, stream);
-    return tutti_scatter(send, recv, count, dtype, root, comm, stream);
 }
 
 #endif

@@ -51,9 +51,10 @@ static int engine_alloc(size_t bytes, float **buffer)
     return 0;
 }
 
-static inline int run(enum tutti_collective which, const float *send, float *recv, size_t count)
+static inline int run(enum tutti_collective which, const float *send, float *recv, size_t count,
+                      int root)
 {
-    return collective_call(which, send, recv, count, TUTTI_FLOAT32, TUTTI_SUM, comm, NULL) ==
+    return collective_call(which, send, recv, &count, TUTTI_FLOAT32, TUTTI_SUM, root, comm, NULL) ==
                    TUTTI_OK
                ? 0
                : failed(tutti_collective_name(which));
@@ -61,56 +62,44 @@ static inline int run(enum tutti_collective which, const float *send, float *rec
 
 static int engine_all_reduce(float *buffer, size_t count, int root)
 {
-    (void)root;
-    return run(TUTTI_COLLECTIVE_ALL_REDUCE, buffer, buffer, count);
+    return run(TUTTI_COLLECTIVE_ALL_REDUCE, buffer, buffer, count, root);
 }
 
 static int engine_all_gather(float *buffer, size_t count, int root)
 {
-    (void)root;
-    return run(TUTTI_COLLECTIVE_ALL_GATHER, buffer + (size_t)own_rank * count, buffer, count);
+    return run(TUTTI_COLLECTIVE_ALL_GATHER, buffer + (size_t)own_rank * count, buffer, count, root);
 }
 
 static int engine_reduce_scatter(float *buffer, size_t count, int root)
 {
-    (void)root;
-    return run(TUTTI_COLLECTIVE_REDUCE_SCATTER, buffer, buffer + (size_t)own_rank * count, count);
+    return run(TUTTI_COLLECTIVE_REDUCE_SCATTER, buffer, buffer + (size_t)own_rank * count, count,
+               root);
 }
 
 static int engine_all_to_all(float *buffer, size_t count, int root)
 {
-    (void)root;
-    return run(TUTTI_COLLECTIVE_ALL_TO_ALL, buffer, buffer + (size_t)world_size * count, count);
-}
-
-static int run_rooted(enum tutti_collective which, float *send, float *recv, size_t count, int root)
-{
-    return collective_call_rooted(which, send, recv, count, TUTTI_FLOAT32, TUTTI_SUM, root, comm) ==
-                   TUTTI_OK
-               ? 0
-               : failed(tutti_collective_name(which));
+    return run(TUTTI_COLLECTIVE_ALL_TO_ALL, buffer, buffer + (size_t)world_size * count, count,
+               root);
 }
 
 static int engine_broadcast(float *buffer, size_t count, int root)
 {
-    return run_rooted(TUTTI_COLLECTIVE_BROADCAST, buffer, buffer, count, root);
+    return run(TUTTI_COLLECTIVE_BROADCAST, buffer, buffer, count, root);
 }
 
 static int engine_reduce(float *buffer, size_t count, int root)
 {
-    return run_rooted(TUTTI_COLLECTIVE_REDUCE, buffer, buffer, count, root);
+    return run(TUTTI_COLLECTIVE_REDUCE, buffer, buffer, count, root);
 }
 
 static int engine_gather(float *buffer, size_t count, int root)
 {
-    return run_rooted(TUTTI_COLLECTIVE_GATHER, buffer + (size_t)own_rank * count, buffer, count,
-                      root);
+    return run(TUTTI_COLLECTIVE_GATHER, buffer + (size_t)own_rank * count, buffer, count, root);
 }
 
 static int engine_scatter(float *buffer, size_t count, int root)
 {
-    return run_rooted(TUTTI_COLLECTIVE_SCATTER, buffer, buffer + (size_t)own_rank * count, count,
-                      root);
+    return run(TUTTI_COLLECTIVE_SCATTER, buffer, buffer + (size_t)own_rank * count, count, root);
 }
 
 static const char *engine_algorithm(size_t count)

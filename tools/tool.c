@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tool.h"
 
+#include "collective.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -204,13 +206,11 @@ bool parse_algo(const char *text, enum tutti_algo *algo)
 
 bool parse_collective(const char *text, enum tutti_collective *collective)
 {
-#define ROW(name, value, label)                                                                    \
-    if (strcmp(text, label) == 0) {                                                                \
-        *collective = TUTTI_COLLECTIVE_##name;                                                     \
-        return true;                                                                               \
+    for (int i = TUTTI_COLLECTIVE_ALL_REDUCE; i < COLLECTIVE_ROWS; i++) {
+        *collective = (enum tutti_collective)i;
+        if (strcmp(text, collective_name(*collective)) == 0)
+            return collectives[i].data || *collective == TUTTI_COLLECTIVE_BARRIER;
     }
-    TUTTI_COLLECTIVE_MAP(ROW)
-#undef ROW
     return false;
 }
 

@@ -50,6 +50,7 @@ bool access_for_writing(const char *path);
 bool parse_dtype(const char *text, enum tutti_dtype *dtype);
 bool parse_op(const char *text, tutti_op_t *op);
 bool parse_algo(const char *text, enum tutti_algo *algo);
+/* A name of collective.h. */
 bool parse_collective(const char *text, enum tutti_collective *collective);
 
 /* "64 MiB", "1.5 KiB", "100 B". */

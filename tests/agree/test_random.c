@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A long random life of one communicator: collectives of random size, dtype, operation, algorithm
- * and placement, with cores far apart and near, with barriers among them, that begin just before
- * the sequence and the step wrap. Every element of every result is compared with the scalar
- * reference.
+ * A long random life of one communicator: every collective, v-forms and messages, of random size,
+ * dtype, operation, algorithm, root and placement, with cores far apart and near, with barriers
+ * among them, that begin just before the sequence, the step and the counts of the lane PAIR wrap.
+ * Every element of every result is compared with the scalar reference.
  *
  * usage: test_random threads|processes|symmetric WORLD_SIZE; TUTTI_TEST_OPERATIONS says how many
  * operations.
@@ -13,6 +13,7 @@
 #include "../../tools/collective_call.h"
 #include "comm/comm.h"
 #include "cpu/transport/group.h"
+#include "cpu/transport/pair.h"
 #include "device.h"
 #include "pool.h"
 #include "ranks.h"
@@ -44,8 +45,9 @@ struct operation {
     tutti_op_t op;
     enum tutti_algo algo;
     enum tutti_algo transport; /* forced half of the time on a GPU */
-    size_t count;
+    size_t count;              /* the most that a block has */
     size_t offset;
+    int root;
     bool copies;   /* rather than zero-copy */
     uint64_t bits; /* for whatever else differs */
 };
@@ -63,7 +65,7 @@ static size_t bytes_make(uint64_t *random)
     return bytes % (most + 1);
 }
 
-static struct operation operation_make(uint64_t *random)
+static struct operation operation_make(uint64_t *random, int size)
 {
     struct operation o;
     do {
@@ -77,6 +79,7 @@ static struct operation operation_make(uint64_t *random)
     o.transport = (enum tutti_algo)(TUTTI_ALGO_ONE_SHOT_LL + below(random, 4));
     o.count = bytes_make(random) / tutti_dtype_size(o.dtype);
     o.offset = below(random, POOL_PERIOD);
+    o.root = (int)below(random, (uint64_t)size);
     o.copies = below(random, 2);
     o.bits = pool_random(random);
     return o;
@@ -100,23 +103,33 @@ static enum tutti_algo algo_of(const struct operation *o, tutti_comm_t *comm)
     return is_taken(o, comm, o->algo) ? o->algo : TUTTI_ALGO_NONE;
 }
 
+/* Of a v-form a third of the blocks are empty, and the others have any length. */
+static void counts_make(const struct operation *o, int size, size_t *counts)
+{
+    uint64_t random = o->bits;
+    for (int r = 0; r < size; r++)
+        counts[r] = !collectives[o->collective].varies ? o->count
+                    : below(&random, 3)                ? below(&random, o->count + 1)
+                                                       : 0;
+}
+
 struct operands {
     unsigned char *send, *recv;
 };
 
 /* In place on all ranks, on none, or on every other one. */
-static struct operands operands_make(const struct operation *o, int rank, int size,
-                                     unsigned char *memory)
+static struct operands operands_make(const struct operation *o, const struct pool_call *call,
+                                     int size, unsigned char *memory)
 {
     const size_t unit = tutti_dtype_size(reference_component(o->dtype));
-    const size_t block = o->count * tutti_dtype_size(o->dtype);
     const struct collective *collective = &collectives[o->collective];
-    const uint64_t own = o->bits + (uint64_t)rank * 5;
-    const bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
+    const uint64_t own = o->bits + (uint64_t)call->rank * 5;
+    const bool in_place =
+        !collective->apart && (o->bits >> 62 == 3 ? (uint64_t)call->rank : o->bits >> 63) & 1;
     struct operands operands;
     operands.send = memory + own % LINE / unit * unit;
     operands.recv = operands.send + (size_t)size * MOST_BYTES + LINE;
-    const size_t first = (size_t)collective_own_block(collective, rank) * block;
+    const size_t first = pool_own_block(call) * tutti_dtype_size(o->dtype);
     if (in_place && collective->recv_all)
         operands.send = operands.recv + first;
     else if (in_place)
@@ -124,38 +137,33 @@ static struct operands operands_make(const struct operation *o, int rank, int si
     return operands;
 }
 
-static enum tutti_status call(const struct context *context, const struct operation *o,
-                              const struct operands *at, tutti_comm_t *comm)
-{
-    const tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? context->premul_sum : o->op;
-    struct tutti_call_options options = {.struct_size = sizeof options,
-                                         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
-    if (!collective_has_blocks(o->collective))
-        options.algo = algo_of(o, comm);
-    return collective_call(o->collective, at->send, at->recv, o->count, o->dtype, op, comm,
-                           &options);
-}
-
 static bool operation_run(const struct context *context, const struct operation *o, int rank,
                           tutti_comm_t *comm, unsigned char *memory)
 {
     const int size = comm->world_size;
-    const struct collective *collective = &collectives[o->collective];
-    const size_t send_count = o->count * (size_t)collective_send_blocks(collective, size);
-    const size_t recv_count = o->count * (size_t)collective_recv_blocks(collective, size);
-    size_t index;
-    const struct operands at = operands_make(o, rank, size, memory);
+    const tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? context->premul_sum : o->op;
+    size_t index, counts[TUTTI_MAX_RANKS];
+    const struct pool_call call = {o->collective, rank,      o->root, o->dtype,
+                                   o->op,         o->offset, counts};
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
+    counts_make(o, size, counts);
+    const size_t sent = pool_send_count(context->pool, &call);
+    const size_t received = pool_recv_count(context->pool, &call);
+    const struct operands at = operands_make(o, &call, size, memory);
     if (!device_is_cuda()) {
         comm->host->distance.far =
             ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
         if (comm->host->areas.exchange_bytes && comm->host->areas.piece_buffer_bytes)
             comm->host->table.pushes = o->bits >> 21 & 1;
     }
-    memset(at.recv, 0x5a, recv_count * tutti_dtype_size(o->dtype));
-    pool_input(context->pool, rank, o->dtype, o->offset, send_count, at.send);
-    return call(context, o, &at, comm) == TUTTI_OK &&
-           pool_is_collective(context->pool, o->collective, rank, o->dtype, o->op, o->offset,
-                              o->count, at.recv, &index);
+    if (collectives[o->collective].chosen)
+        options.algo = algo_of(o, comm);
+    memset(at.recv, 0x5a, received * tutti_dtype_size(o->dtype));
+    pool_input(context->pool, rank, o->dtype, o->offset, sent, at.send);
+    return collective_call(o->collective, sent ? at.send : NULL, received ? at.recv : NULL, counts,
+                           o->dtype, op, o->root, comm, &options) == TUTTI_OK &&
+           pool_is_collective(context->pool, &call, at.recv, &index);
 }
 
 /* Now and then all ranks meet, or two of them. */
@@ -168,6 +176,20 @@ static bool barrier_run(const struct operation *o, int rank, tutti_comm_t *comm)
     if (o->bits % 16 == 1 && size > 2 && (rank == pair[0] || rank == pair[1]))
         return tutti_barrier(comm, pair, 2, TUTTI_STREAM_DEFAULT) == TUTTI_OK;
     return true;
+}
+
+/* As if so many messages had gone each way: their numbers wrap after a few more. */
+static void messages_set(const tutti_comm_t *comm)
+{
+    struct cpu_group *group = comm->host;
+    const uint64_t messages = LAYOUT_WINDOW * ((UINT64_C(1) << 32) - 4);
+    for (int r = 0; r < comm->world_size; r++) {
+        group->op.sent[r] = group->op.received[r] = group->op.heard[r] = messages;
+        for (uint64_t m = messages; m < messages + LAYOUT_WINDOW; m++) {
+            *message_read(group, comm->rank, r, false, m) = message_number(m) - 1;
+            *message_read(group, comm->rank, r, true, m) = message_number(m) - 1;
+        }
+    }
 }
 
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
@@ -192,20 +214,27 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(device_sequence_set(comm, UINT32_MAX - 200));
     comm->host->op.step = UINT32_MAX - 50;
     comm->host->op.swaps = UINT32_MAX - 10;
+    if (!device_is_cuda()) {
+        messages_set(comm);
+        RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    }
 
     const int operations = ranks_operations(OPERATIONS, OPERATIONS_SHORT);
     for (int i = 0; i < operations; i++) {
-        struct operation o = operation_make(&random);
+        struct operation o = operation_make(&random, ranks->size);
         if (operation_run(context, &o, rank, comm, memory) && barrier_run(&o, rank, comm))
             continue;
-        char text[128];
-        snprintf(text, sizeof text, "operation %d: %s, %s of %zu %s, %s%s", i,
-                 tutti_collective_name(o.collective), tutti_op_name(o.op), o.count,
-                 tutti_dtype_name(o.dtype), tutti_algo_name(o.algo), o.copies ? ", copying" : "");
+        char text[512];
+        snprintf(text, sizeof text, "operation %d: %s, %s of %zu %s, root %d, %s%s: %s", i,
+                 collective_name(o.collective), tutti_op_name(o.op), o.count,
+                 tutti_dtype_name(o.dtype), o.root, tutti_algo_name(o.algo),
+                 o.copies ? ", copying" : "", tutti_last_error());
         return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     }
     RANKS_CHECK(device_is_cuda() ||
                 (comm->host->op.sequence > UINT32_MAX && comm->host->op.step < UINT32_MAX / 2));
+    RANKS_CHECK(device_is_cuda() || ranks->size == 1 ||
+                comm->host->op.sent[rank] > LAYOUT_WINDOW * (UINT64_C(1) << 32));
     RANKS_CHECK(device_is_cuda() || ranks->size != 2 || comm->host->op.swaps < UINT32_MAX / 2);
     tutti_comm_destroy(comm);
     if (!group)

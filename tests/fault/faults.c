@@ -252,7 +252,7 @@ static enum tutti_status blocks(struct faults_rank *self, enum tutti_collective 
     unsigned char *all = self->memory;
     unsigned char *own = all + (size_t)collective_own_block(collective, self->rank) * count;
     return collective_call(which, collective->send_all ? all : own,
-                           collective->recv_all ? all : own, count, dtype, op, self->comm,
+                           collective->recv_all ? all : own, &count, dtype, op, 0, self->comm,
                            &options);
 }
 

@@ -126,7 +126,7 @@ static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, b
     if (has_blocks(call)) {
         options.algo = TUTTI_ALGO_NONE;
         return collective_call(call->collective, memory, (char *)memory + MEMORY_BYTES / 2,
-                               call->count, call->dtype, op, comm, &options);
+                               &call->count, call->dtype, op, 0, comm, &options);
     }
     if (call->op == TUTTI_PREMUL_SUM && tutti_op_create_premul_sum(call->scalar, &op) != TUTTI_OK)
         return TUTTI_ERR_NO_MEMORY;

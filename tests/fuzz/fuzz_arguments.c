@@ -3,6 +3,7 @@
  * Sizes, numbers and names in the arguments of `tutti bench` and of other commands: an accepted
  * argument has the value that its text says.
  */
+#include "../../tools/collective.h"
 #include "fuzz.h"
 #include "tool.h"
 
@@ -49,7 +50,7 @@ static void check_names(const char *text)
     if (parse_algo(text, &algo))
         fuzz_check(strcmp(tutti_algo_name(algo), text) == 0);
     if (parse_collective(text, &collective))
-        fuzz_check(strcmp(tutti_collective_name(collective), text) == 0);
+        fuzz_check(strcmp(collective_name(collective), text) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

@@ -300,6 +300,7 @@ static void test_roots_refused(void **state)
 static void check_blocks(enum tutti_collective which, tutti_comm_t *comm)
 {
     struct tutti_call_options options = {.struct_size = sizeof options};
+    const size_t one = 1, nine = 9;
     float data[64] = {1};
     char place[64];
     const struct {
@@ -323,8 +324,8 @@ static void check_blocks(enum tutti_collective which, tutti_comm_t *comm)
                                                   : "recv + rank * count as send";
     strcpy(stpcpy(place, "overlap in part: use "), in_place);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_int_equal(collective_call(which, rows[i].send, rows[i].recv, rows[i].count,
-                                         rows[i].dtype, TUTTI_SUM, comm, &options),
+        assert_int_equal(collective_call(which, rows[i].send, rows[i].recv, &rows[i].count,
+                                         rows[i].dtype, TUTTI_SUM, 0, comm, &options),
                          TUTTI_ERR_INVALID);
         if (!strstr(tutti_last_error(), rows[i].why) ||
             !strstr(tutti_last_error(), tutti_collective_name(which)))
@@ -332,11 +333,12 @@ static void check_blocks(enum tutti_collective which, tutti_comm_t *comm)
     }
     options.algo = TUTTI_ALGO_ONE_SHOT;
     assert_int_equal(
-        collective_call(which, data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, &options),
+        collective_call(which, data, data, &one, TUTTI_FLOAT32, TUTTI_SUM, 0, comm, &options),
         TUTTI_ERR_INVALID);
     assert_non_null(strstr(tutti_last_error(), "one_shot cannot be forced"));
-    assert_int_equal(collective_call(which, data, data, 9, TUTTI_FLOAT32, TUTTI_SUM, comm, NULL),
-                     TUTTI_OK);
+    assert_int_equal(
+        collective_call(which, data, data, &nine, TUTTI_FLOAT32, TUTTI_SUM, 0, comm, NULL),
+        TUTTI_OK);
 }
 
 /* Where an operand has a block for each rank the message says what is in place. */
@@ -345,7 +347,8 @@ static void test_blocks_refused(void **state)
     (void)state;
     tutti_comm_t *comm = create((struct tutti_comm_options){.name = "blocks"});
     for (int i = 0; i < COLLECTIVE_ROWS; i++)
-        if (collective_has_blocks((enum tutti_collective)i) && !collectives[i].rooted)
+        if (collective_has_blocks((enum tutti_collective)i) &&
+            collective_is_plain((enum tutti_collective)i))
             check_blocks((enum tutti_collective)i, comm);
     tutti_comm_destroy(comm);
 }

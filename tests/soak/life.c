@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "../../tools/collective.h"
 #include "device.h"
 #include "reference.h"
 #include "soak.h"
@@ -231,8 +232,12 @@ static void operation_point(struct soak_rank *self, struct soak_operation *opera
         return;
     operation->comm = 0;
     operation->barrier = false;
-    if (is_mismatch(fault)) /* an all-gather has no operation that could be wrong */
+    /* An all-gather has no operation that could be wrong, and a broadcast needs nothing of the
+     * others. */
+    if (is_mismatch(fault) || !collective_is_plain(operation->collective)) {
         operation->collective = TUTTI_COLLECTIVE_ALL_REDUCE;
+        operation->grouped = false;
+    }
     operation->count += operation->count == 0;
 }
 

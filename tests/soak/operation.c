@@ -46,6 +46,10 @@ void operation_make(const struct soak_episode *episode, uint64_t *random,
     o.count /= (size_t)collective_blocks(&collectives[o.collective],
                                          episode->comms[o.comm].size); /* so that all fit */
     o.offset = soak_below(random, POOL_PERIOD);
+    o.root = (int)soak_below(random, (uint64_t)episode->comms[o.comm].size);
+    o.grouped =
+        !device_is_cuda() && soak_below(random, 4) == 0 &&
+        o.collective != TUTTI_COLLECTIVE_ALL_TO_ALL_V; /* collective_call() has its counts */
     o.copies = soak_below(random, 2);
     o.bits = pool_random(random);
     *operation = o;
@@ -63,17 +67,21 @@ static enum tutti_algo algo_of(const struct soak_operation *o, tutti_comm_t *com
     return o->algo;
 }
 
-static size_t send_count(const struct soak_place *place, const struct soak_operation *o)
+/* The call as the reference knows it. Fills the counts: of a v-form any, others are equal. */
+static struct pool_call call_of(const struct soak_place *place, const struct soak_operation *o,
+                                size_t *counts)
 {
-    return o->count * (size_t)collective_send_blocks(&collectives[o->collective],
-                                                     tutti_comm_world_size(place->comm));
-}
-
-static size_t recv_bytes(const struct soak_place *place, const struct soak_operation *o)
-{
-    const int blocks =
-        collective_recv_blocks(&collectives[o->collective], tutti_comm_world_size(place->comm));
-    return o->count * tutti_dtype_size(o->dtype) * (size_t)blocks;
+    uint64_t random = o->bits;
+    for (int r = 0; r < tutti_comm_world_size(place->comm); r++)
+        counts[r] =
+            collectives[o->collective].varies ? soak_below(&random, o->count + 1) : o->count;
+    return (struct pool_call){.which = o->collective,
+                              .rank = tutti_comm_rank(place->comm),
+                              .root = o->root,
+                              .dtype = o->dtype,
+                              .op = o->op,
+                              .offset = o->offset,
+                              .counts = counts};
 }
 
 /* Where the operands lie: at any address that the dtype allows, in place on all ranks or on some.
@@ -92,7 +100,10 @@ static unsigned char *recv_of(const struct soak_place *place, const struct soak_
     bool in_place = (mixed ? (uint64_t)place->self->rank : o->bits >> 63) & 1;
     bool again = device_is_cuda() && place->self->episode->graph > 1; /* from the same input */
     const struct collective *collective = &collectives[o->collective];
-    return in_place && !again && collective->send_all == collective->recv_all
+    if ((collective->send_at_root || collective->recv_at_root) &&
+        tutti_comm_rank(place->comm) != o->root) /* it lacks one of them */
+        in_place = false;
+    return in_place && !again && !collective->apart && collective->send_all == collective->recv_all
                ? send_of(place, o)
                : place->self->recv + SOAK_GUARD + (o->bits >> 20) % SOAK_GUARD / width * width;
 }
@@ -116,7 +127,7 @@ static enum tutti_status barrier_run(const struct soak_place *place, const struc
 }
 
 static enum tutti_status call(const struct soak_place *place, const struct soak_operation *o,
-                              const void *send, void *recv)
+                              const size_t *counts, const void *send, void *recv)
 {
     const tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? place->self->soak->premul_sum : o->op;
     struct tutti_call_options options = {
@@ -124,25 +135,35 @@ static enum tutti_status call(const struct soak_place *place, const struct soak_
         .timeout_ms = place->timeout_ms,
         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
     };
-    if (!collective_has_blocks(o->collective))
+    if (collectives[o->collective].chosen)
         options.algo = algo_of(o, place->comm);
-    return collective_call(o->collective, send, recv, o->count, o->dtype, op, place->comm,
-                           &options);
+    enum tutti_status status = o->grouped ? tutti_group_start() : TUTTI_OK;
+    if (status == TUTTI_OK)
+        status = collective_call(o->collective, send, recv, counts, o->dtype, op, o->root,
+                                 place->comm, &options);
+    if (!o->grouped)
+        return status;
+    options.algo = TUTTI_ALGO_NONE;
+    if (status == TUTTI_OK)
+        (void)tutti_barrier_with(place->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
+    return tutti_group_end();
 }
 
 enum tutti_status operation_run(const struct soak_place *place, const struct soak_operation *o)
 {
+    size_t counts[TUTTI_MAX_RANKS];
     if (o->barrier)
         return barrier_run(place, o);
-    const size_t bytes = recv_bytes(place, o);
+    const struct pool_call made = call_of(place, o, counts);
+    const size_t sent = pool_send_count(place->pool, &made);
+    const size_t bytes = pool_recv_count(place->pool, &made) * tutti_dtype_size(o->dtype);
     unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
-    pool_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset, send_count(place, o),
-               send);
+    pool_input(place->pool, made.rank, o->dtype, o->offset, sent, send);
     if (send != recv)
         memset(recv, POISON, bytes);
     memset(recv - SOAK_GUARD, POISON, SOAK_GUARD);
     memset(recv + bytes, POISON, SOAK_GUARD);
-    return call(place, o, send, recv);
+    return call(place, o, counts, sent ? send : NULL, bytes ? recv : NULL);
 }
 
 static bool is_poison(const unsigned char *bytes)
@@ -156,19 +177,19 @@ static bool is_poison(const unsigned char *bytes)
 const char *operation_check(const struct soak_place *place, const struct soak_operation *o,
                             size_t *index)
 {
-    const size_t bytes = recv_bytes(place, o);
-    const int rank = tutti_comm_rank(place->comm);
-    const unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
+    size_t counts[TUTTI_MAX_RANKS];
     *index = 0;
     if (o->barrier)
         return NULL;
-    if (!pool_is_collective(place->pool, o->collective, rank, o->dtype, o->op, o->offset, o->count,
-                            recv, index))
+    const struct pool_call made = call_of(place, o, counts);
+    const size_t bytes = pool_recv_count(place->pool, &made) * tutti_dtype_size(o->dtype);
+    const unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
+    if (!pool_is_collective(place->pool, &made, recv, index))
         return "another result";
-    if (!is_poison(recv - SOAK_GUARD) || !is_poison(recv + bytes))
+    if (!is_poison(recv - SOAK_GUARD) || (send != recv && !is_poison(recv + bytes)))
         return "written beside the output";
-    if (send != recv &&
-        !pool_is_input(place->pool, rank, o->dtype, o->offset, send_count(place, o), send))
+    if (send != recv && !pool_is_input(place->pool, made.rank, o->dtype, o->offset,
+                                       pool_send_count(place->pool, &made), send))
         return "the input was written";
     return NULL;
 }
@@ -178,8 +199,8 @@ void operation_format(const struct soak_operation *o, char *text, size_t size)
     if (o->barrier)
         snprintf(text, size, "barrier of %x, communicator %d", o->subset, o->comm);
     else
-        snprintf(text, size, "%s, %s of %zu %s, %s%s, communicator %d",
-                 tutti_collective_name(o->collective), tutti_op_name(o->op), o->count,
-                 tutti_dtype_name(o->dtype), tutti_algo_name(o->algo), o->copies ? ", copying" : "",
-                 o->comm);
+        snprintf(text, size, "%s, %s of %zu %s, root %d, %s%s%s, communicator %d",
+                 collective_name(o->collective), tutti_op_name(o->op), o->count,
+                 tutti_dtype_name(o->dtype), o->root, tutti_algo_name(o->algo),
+                 o->copies ? ", copying" : "", o->grouped ? ", grouped" : "", o->comm);
 }

@@ -291,8 +291,10 @@ struct soak_operation {
     enum tutti_dtype dtype;
     tutti_op_t op;
     enum tutti_algo algo;
-    size_t count;
+    size_t count; /* the most that a block has */
     size_t offset;
+    int root;
+    bool grouped; /* with a barrier, in a group of calls */
     bool copies;
     uint64_t bits;
 };

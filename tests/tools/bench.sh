@@ -151,8 +151,24 @@ for collective in broadcast reduce gather scatter; do
     status 0 "$tutti" bench -n 2 --collective "$collective" --counts 1,17,5000 -d all --threads "${quick[@]}"
     rows 48
 done
-# All busbw are (n-1)/n of algbw, or for all_reduce twice that; of a broadcast or a reduction they are equal.
-for factor in all_gather:0.75 reduce_scatter:0.75 all_to_all:0.75 all_reduce:1.5 broadcast:1 reduce:1 gather:0.75 scatter:0.75; do
+# Blocks of one length each, and messages to the next rank. Where operands may not overlap the columns in place are empty.
+apart() { awk '!/^#/ && ($9 != 0 || $10 != "-" || $13 != "-") { exit 1 }' "$work/out" || { complain "wrong, or in place"; cat "$work/out"; }; }
+for collective in all_gather_v reduce_scatter_v all_to_all_v gather_v scatter_v send_recv; do
+    status 0 "$tutti" bench -n 3 --collective "$collective" -b 48 -e 192K -f 16 "${quick[@]}" --json "$work/v.json"
+    grep -q "\"collective\": \"$collective\"" "$work/v.json" || complain "JSON of $collective"
+    if [[ $collective == all_to_all_v || $collective == send_recv ]]; then apart; else rows 4; fi
+    status 0 "$tutti" bench -n 2 --collective "$collective" --counts 0,1,17,5000 -d all --threads "${quick[@]}"
+    if [[ $collective == all_to_all_v || $collective == send_recv ]]; then apart; else rows 64; fi
+done
+status 0 "$tutti" bench -n 1 --collective send_recv -b 8 -e 8 "${quick[@]}" --long
+out '^# tutti .* send_recv, '
+out '^ +8 +2 +float32 +- +out '
+[[ $(grep -vc '^#' "$work/out") == 1 ]] || complain "send_recv has another row than out of place"
+status 0 "$tutti" bench -n 3 --collective reduce_scatter_v --counts 100 -d all -o all "${quick[@]}"
+rows 105
+# All busbw are (n-1)/n of algbw, or for all_reduce twice that; of a broadcast, a reduction or messages they are equal.
+for factor in all_gather:0.75 reduce_scatter:0.75 all_to_all:0.75 all_reduce:1.5 broadcast:1 reduce:1 gather:0.75 scatter:0.75 \
+    send_recv:1 all_to_all_v:0.75 gather_v:0.75; do
     status 0 "$tutti" bench -n 4 --collective "${factor%:*}" -b 16M -e 16M --iters 2 -w 0
     awk -v factor="${factor#*:}" '!/^#/ { error = $8 - factor * $7; exit error > 0.02 || error < -0.02 }' "$work/out" ||
         { complain "busbw of ${factor%:*}"; cat "$work/out"; }
@@ -248,6 +264,8 @@ for collective in all_gather reduce_scatter all_to_all broadcast; do
     refused "--collective $collective is for CPU ranks" --device cuda --vs nccl --collective "$collective" --algo ring
 done
 refused '--collective barrier: .*leave out -b, --cold, -c$' -b 8 --cold --collective barrier -c 1 --no-bind
+refused '--collective send_recv: no rival is measured: leave out --vs$' --collective send_recv --vs gloo
+refused '--collective all_gather_v: no rival is measured: leave out --vs$' --vs mpich --collective all_gather_v
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "--csv: '/nonexistent/x'.*No such file" --csv /nonexistent/x
 refused "--json and --csv: both write '-'" --json - --csv -

@@ -82,7 +82,13 @@ static void names_are_parsed(void **state)
     assert_false(parse_algo("tree", &algo));
     assert_true(parse_collective("barrier", &collective));
     assert_int_equal(collective, TUTTI_COLLECTIVE_BARRIER);
+    assert_true(parse_collective("send_recv", &collective));
+    assert_int_equal(collective, TUTTI_COLLECTIVE_SEND);
+    assert_true(parse_collective("scatter_v", &collective));
+    assert_int_equal(collective, TUTTI_COLLECTIVE_SCATTER_V);
     assert_false(parse_collective("gathers", &collective));
+    assert_false(parse_collective("recv", &collective));
+    assert_false(parse_collective("split", &collective));
 }
 
 static void sizes_are_written(void **state)
