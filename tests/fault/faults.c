@@ -53,11 +53,19 @@ static const struct faults_point cpu_points[] = {
     {"pair.sent", CALL_BROADCAST, 1, PART_MISSING},
     {"pair.sent", CALL_BROADCAST, ROOTED_PIECES, PART_GIVEN},
     {"pair.received", CALL_COLLECT, 1, PART_MISSING},
+    {"pair.sent", CALL_DEAL, 1, PART_MISSING},
     {"pair.reduced", CALL_REDUCE, 1, PART_MISSING},
+    {"pair.entered", CALL_COLLECT_V, 1, PART_MISSING},
+    {"pair.received", CALL_COLLECT_V, 1, PART_MISSING},
+    {"pair.entered", CALL_DEAL_V, 1, PART_MISSING},
+    {"pair.sent", CALL_DEAL_V, 1, PART_MISSING},
     {"pair.sent", CALL_GATHER_V, 1, PART_MISSING},
     {"pair.reduced", CALL_SCATTER_V, 1, PART_MISSING},
     {"pair.entered", CALL_TO_ALL_V, 1, PART_MISSING},
     {"pair.received", CALL_TO_ALL_V, 1, PART_MISSING},
+    {"pair.entered", CALL_SET, 1, PART_MISSING},
+    {"pair.sent", CALL_SET, 1, PART_MISSING},
+    {"pair.received", CALL_SET, 1, PART_UNSURE}, /* the barrier may have been entered */
     {"two_shot.filled", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.reduced", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 3, PART_MISSING},
@@ -256,54 +264,50 @@ static enum tutti_status blocks(struct faults_rank *self, enum tutti_collective 
                            &options);
 }
 
-/* More than may be unread. The victim is the root. */
-static enum tutti_status rooted(struct faults_rank *self, enum tutti_collective which,
-                                int64_t timeout_ms)
+/* Of the lane PAIR: more than may be unread. The victim is the root. The blocks of a v-form differ.
+ */
+static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective which,
+                               int64_t timeout_ms)
 {
-    const int root = self->scenario->victim;
-    const size_t piece = self->comm->host->areas.message_bytes[which == TUTTI_COLLECTIVE_BROADCAST];
-    const size_t count = piece * ROOTED_PIECES - (self->wrong == WRONG_COUNT);
-    const enum tutti_dtype dtype = self->wrong == WRONG_DTYPE ? TUTTI_INT8 : TUTTI_UINT8;
     const struct tutti_call_options options = {.struct_size = sizeof options,
                                                .timeout_ms = timeout_ms};
-    unsigned char *all = self->memory;
-    if (self->wrong == WRONG_ORDER)
-        return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
-    if (self->wrong == WRONG_OP || which == TUTTI_COLLECTIVE_REDUCE)
-        return tutti_reduce_with(all, all, count, dtype,
-                                 self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM, root, self->comm,
-                                 TUTTI_STREAM_DEFAULT, &options);
-    if (which == TUTTI_COLLECTIVE_BROADCAST)
-        return tutti_broadcast_with(all, all, count, dtype, root, self->comm, TUTTI_STREAM_DEFAULT,
-                                    &options);
-    return tutti_gather_with(all + (size_t)self->rank * count, all, count, dtype, root, self->comm,
-                             TUTTI_STREAM_DEFAULT, &options);
-}
-
-/* Of blocks of different lengths, more than may be unread. */
-static enum tutti_status v_form(struct faults_rank *self, enum faults_call call, int64_t timeout_ms)
-{
-    const size_t piece = self->comm->host->areas.message_bytes[call == CALL_GATHER_V];
-    const size_t own = (size_t)self->rank;
-    const enum tutti_dtype dtype = self->wrong == WRONG_DTYPE ? TUTTI_INT8 : TUTTI_UINT8;
-    const struct tutti_call_options options = {.struct_size = sizeof options,
-                                               .timeout_ms = timeout_ms};
-    unsigned char *send = self->memory, *recv = send + MEMORY_BYTES / 4;
+    const bool to_all =
+        which == TUTTI_COLLECTIVE_BROADCAST || which == TUTTI_COLLECTIVE_ALL_GATHER_V;
+    const bool varies = collectives[which].varies;
+    const size_t most =
+        self->comm->host->areas.message_bytes[to_all] * (size_t)(varies ? V_PIECES : ROOTED_PIECES);
+    unsigned char *send = self->memory, *recv = send + MEMORY_BYTES / 2;
     size_t counts[TUTTI_MAX_RANKS];
     for (size_t r = 0; r < TUTTI_MAX_RANKS; r++)
-        counts[r] =
-            piece * V_PIECES - r - (call == CALL_TO_ALL_V ? own : 0) - (self->wrong == WRONG_COUNT);
+        counts[r] = most - (varies ? r : 0) - (self->wrong == WRONG_COUNT);
     if (self->wrong == WRONG_ORDER)
         return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
-    if (call == CALL_SCATTER_V || self->wrong == WRONG_OP)
-        return tutti_reduce_scatter_v_with(send, counts, NULL, recv, dtype,
-                                           self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM,
-                                           self->comm, TUTTI_STREAM_DEFAULT, &options);
-    if (call == CALL_GATHER_V)
-        return tutti_all_gather_v_with(send, counts[own], recv, counts, NULL, dtype, self->comm,
-                                       TUTTI_STREAM_DEFAULT, &options);
-    return tutti_all_to_all_v_with(send, counts, NULL, recv, counts, NULL, dtype, self->comm,
-                                   TUTTI_STREAM_DEFAULT, &options);
+    if (self->wrong == WRONG_OP)
+        which = varies ? TUTTI_COLLECTIVE_REDUCE_SCATTER_V : TUTTI_COLLECTIVE_REDUCE;
+    return collective_call(which, send, recv, counts,
+                           self->wrong == WRONG_DTYPE ? TUTTI_INT8 : TUTTI_UINT8,
+                           self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM, self->scenario->victim,
+                           self->comm, &options);
+}
+
+/* Messages are longer than may be unread. */
+static enum tutti_status call_set(struct faults_rank *self, int64_t timeout_ms)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .timeout_ms = timeout_ms};
+    unsigned char *send = self->memory, *recv = send + MEMORY_BYTES / 2;
+    const size_t count = self->comm->host->areas.message_bytes[0] * ROOTED_PIECES;
+    enum tutti_status status = tutti_group_start();
+    if (status != TUTTI_OK)
+        return status;
+    status = collective_send_recv(send, recv, count, TUTTI_UINT8, self->comm, &options);
+    if (status == TUTTI_OK)
+        status = tutti_all_reduce_with(send + count, recv + count, 100, TUTTI_UINT8, TUTTI_SUM,
+                                       self->comm, TUTTI_STREAM_DEFAULT, &options);
+    if (status == TUTTI_OK)
+        status = tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
+    const enum tutti_status ended = tutti_group_end();
+    return status == TUTTI_OK ? ended : status;
 }
 
 /* Of five pieces, whether they are pushed or pulled. */
@@ -315,9 +319,18 @@ static size_t two_shot_bytes(const struct faults_rank *self)
 }
 
 static const enum tutti_collective collective_of[] = {
-    [CALL_GATHER] = TUTTI_COLLECTIVE_ALL_GATHER, [CALL_SCATTER] = TUTTI_COLLECTIVE_REDUCE_SCATTER,
-    [CALL_TO_ALL] = TUTTI_COLLECTIVE_ALL_TO_ALL, [CALL_BROADCAST] = TUTTI_COLLECTIVE_BROADCAST,
-    [CALL_COLLECT] = TUTTI_COLLECTIVE_GATHER,    [CALL_REDUCE] = TUTTI_COLLECTIVE_REDUCE,
+    [CALL_GATHER] = TUTTI_COLLECTIVE_ALL_GATHER,
+    [CALL_SCATTER] = TUTTI_COLLECTIVE_REDUCE_SCATTER,
+    [CALL_TO_ALL] = TUTTI_COLLECTIVE_ALL_TO_ALL,
+    [CALL_BROADCAST] = TUTTI_COLLECTIVE_BROADCAST,
+    [CALL_COLLECT] = TUTTI_COLLECTIVE_GATHER,
+    [CALL_REDUCE] = TUTTI_COLLECTIVE_REDUCE,
+    [CALL_DEAL] = TUTTI_COLLECTIVE_SCATTER,
+    [CALL_COLLECT_V] = TUTTI_COLLECTIVE_GATHER_V,
+    [CALL_DEAL_V] = TUTTI_COLLECTIVE_SCATTER_V,
+    [CALL_GATHER_V] = TUTTI_COLLECTIVE_ALL_GATHER_V,
+    [CALL_SCATTER_V] = TUTTI_COLLECTIVE_REDUCE_SCATTER_V,
+    [CALL_TO_ALL_V] = TUTTI_COLLECTIVE_ALL_TO_ALL_V,
 };
 
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
@@ -361,12 +374,16 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
         return blocks(self, collective_of[self->scenario->point->call], timeout_ms);
     case CALL_BROADCAST:
     case CALL_COLLECT:
+    case CALL_DEAL:
     case CALL_REDUCE:
-        return rooted(self, collective_of[self->scenario->point->call], timeout_ms);
+    case CALL_COLLECT_V:
+    case CALL_DEAL_V:
     case CALL_GATHER_V:
     case CALL_SCATTER_V:
     case CALL_TO_ALL_V:
-        return v_form(self, self->scenario->point->call, timeout_ms);
+        return pairs(self, collective_of[self->scenario->point->call], timeout_ms);
+    case CALL_SET:
+        return call_set(self, timeout_ms);
     case CALL_BARRIER:
         if (self->wrong == WRONG_ORDER) {
             self->wrong = WRONG_NOTHING;
@@ -401,6 +418,8 @@ static int check_fault(struct faults_rank *self, enum tutti_status expected, int
 {
     struct ranks *ranks = self->ranks;
     const int rank = self->rank, victim = self->scenario->victim;
+    const uint64_t numbers =
+        self->scenario->point->call == CALL_SET ? 2 : 1; /* that a call takes */
     struct tutti_fault fault = {.struct_size = sizeof fault};
     char name[16], text[512];
     snprintf(name, sizeof name, "rank %d", victim);
@@ -411,7 +430,8 @@ static int check_fault(struct faults_rank *self, enum tutti_status expected, int
     if (device_is_cuda() && expected == TUTTI_ERR_ABORTED)
         first--; /* between two operations it is the former that is named */
     if (self->scenario->point->call != CALL_SUBSET)
-        RANKS_CHECK(fault.sequence >= (uint64_t)first && fault.sequence <= (uint64_t)last);
+        RANKS_CHECK(fault.sequence > numbers * (uint64_t)(first - 1) &&
+                    fault.sequence <= numbers * (uint64_t)last);
     RANKS_CHECK(tutti_fault_format(&fault, text, sizeof text) > 0 && strstr(text, name));
     return 0;
 }

@@ -23,15 +23,19 @@ enum faults_call {
     CALL_DIRECT, /* zero-copy: thread ranks, or processes on symmetric memory */
     CALL_RING,
     CALL_MESH,   /* of 8 ranks only */
-    CALL_GATHER, /* on CPU only, as the next eight are */
+    CALL_GATHER, /* on CPU only, as the next twelve are */
     CALL_SCATTER,
     CALL_TO_ALL,
-    CALL_BROADCAST, /* the victim is the root, as in the next two */
+    CALL_BROADCAST, /* the victim is the root, as in the next five */
     CALL_COLLECT,
+    CALL_DEAL, /* a scatter */
     CALL_REDUCE,
+    CALL_COLLECT_V,
+    CALL_DEAL_V,
     CALL_GATHER_V,
     CALL_SCATTER_V,
     CALL_TO_ALL_V,
+    CALL_SET, /* a group: messages in a ring, an all-reduce, a barrier */
     CALL_BARRIER,
     CALL_SUBSET,    /* of the victim and the next rank */
     CALL_PIPELINED, /* on a GPU, as the next is */
