@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ import torch.distributed as dist
 import tutti
 from tutti._errors import InvalidError
 from tutti._tutti import ffi, lib
-from tutti.torch._operands import address, reduced_dtype, reduction
+from tutti.torch._operands import Operand, reduced_dtype, reduction
 from tutti.torch._work import Work
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ class CudaWork(Work):
     """wait() makes the current stream wait for the operation, not the host."""
 
     def __init__(self, title: str, outputs: Any, device: torch.device, kept: Any) -> None:
-        super().__init__(title, outputs)
+        super().__init__(title, outputs, torch.cuda.current_stream(device))
         self._device, self._kept, self._event = device, kept, None
-        self._future = torch.futures.Future(devices=[device])
         if not torch.cuda.is_current_stream_capturing():
             self._event = torch.cuda.Event()
-            self._event.record(torch.cuda.current_stream(device))
+            self._event.record(self._stream)
         self.finish()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -56,19 +55,17 @@ def _stream(device: torch.device) -> Any:
     return ffi.cast("tutti_stream_t", torch.cuda.current_stream(device).cuda_stream)
 
 
-def all_reduce(group: ProcessGroup, tensor: torch.Tensor, opts: Any) -> Work:
-    """The tensor is used by the current stream alone, as PyTorch's allocator expects."""
-    comm, (op, kept) = _communicator(group, tensor.device), reduction(opts.reduceOp)
-    dense = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    at = address(dense)
-    with torch.cuda.device(tensor.device):
-        status = lib.tutti_all_reduce(at, at, tensor.numel(), reduced_dtype(tensor), op, comm.handle,
-                                      _stream(tensor.device))
-        if status:
-            comm._raise(status)
-        if dense is not tensor:
-            tensor.detach().copy_(dense)
-        return CudaWork("all_reduce", [tensor], tensor.device, kept)
+def all_reduce(group: ProcessGroup, tensors: Sequence[torch.Tensor], device: torch.device, opts: Any) -> Work:
+    """The tensors are used by the current stream alone, as PyTorch's allocator expects."""
+    comm, (op, kept) = _communicator(group, device), reduction(opts.reduceOp)
+    with torch.cuda.device(device):
+        for operand in map(Operand, tensors):
+            at, tensor = operand.address, operand.tensor
+            status = lib.tutti_all_reduce(at, at, tensor.numel(), reduced_dtype(tensor), op, comm.handle, _stream(device))
+            if status:
+                comm._raise(status)
+            operand.done()
+        return CudaWork("all_reduce", tensors, device, kept)
 
 
 def barrier(group: ProcessGroup, opts: Any) -> Work:

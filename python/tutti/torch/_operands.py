@@ -71,6 +71,18 @@ class Operand:
             self.tensor.detach().copy_(self.memory)
 
 
+class HostCopy(Operand):
+    """A CUDA tensor in memory of the host."""
+
+    def __init__(self, tensor: torch.Tensor, filled: bool) -> None:
+        self.tensor = tensor
+        self.memory = (tensor.detach().cpu().contiguous() if filled
+                       else torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True))
+
+    def done(self) -> None:
+        self.tensor.detach().copy_(self.memory, non_blocking=True)
+
+
 class Blocks:
     """A list of tensors of one size in one contiguous tensor, a block for each; done() copies the blocks to the list."""
 
@@ -82,7 +94,7 @@ class Blocks:
                 raise InvalidError(f"tutti: the tensors of a list differ from the other operand: {tuple(tensor.shape)} "
                                    f"{tensor.dtype}, and {tuple(like.shape)} {like.dtype}")
         self.tensors = tensors
-        self.memory = torch.empty((len(tensors), like.numel()), dtype=like.dtype)
+        self.memory = torch.empty((len(tensors), like.numel()), dtype=like.dtype, device=like.device)
         if filled:
             for block, tensor in zip(self.memory, tensors):
                 block.copy_(tensor.detach().reshape(-1))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, Callable, Sequence
@@ -14,16 +15,23 @@ import torch.distributed as dist
 from tutti._errors import Error, TimeoutError
 
 
-class Work(dist.Work):
-    """An operation under way. The future is completed by the thread that ran the operation."""
+_HERE = nullcontext()
 
-    def __init__(self, title: str, outputs: Any) -> None:
+
+class Work(dist.Work):
+    """An operation under way. The future is completed by the thread that ran the operation. stream: of CUDA tensors."""
+
+    def __init__(self, title: str, outputs: Any, stream: Any = None) -> None:
         super().__init__()
-        self._title, self._outputs = title, outputs
+        self._title, self._outputs, self._stream = title, outputs, stream
         self._error: BaseException | None = None
-        self._future: torch.futures.Future[Any] | None = torch.futures.Future()
+        self._future: torch.futures.Future[Any] | None = torch.futures.Future(devices=stream and [stream.device])
         self._ended = threading.Event()
         self._source = -1
+
+    def on_stream(self) -> Any:
+        """A context, in which the operation's copies are on its stream."""
+        return _HERE if self._stream is None else torch.cuda.stream(self._stream)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Called once, when the operation has ended."""
@@ -42,6 +50,8 @@ class Work(dist.Work):
             raise TimeoutError(f"{self._title} has not ended after {seconds:g} s; it goes on")
         if self._error is not None:
             raise self._error
+        if self._stream is not None:
+            self.get_future().wait()  # which makes the current stream wait for the copies
         return True
 
     synchronize = block_current_stream = wait
@@ -126,11 +136,12 @@ class Worker:
 
 def run(call: Callable[[], None], work: Work) -> None:
     error: BaseException | None = None
-    try:
-        call()
-    except BaseException as raised:
-        error = raised
-    work.finish(error)
+    with work.on_stream():
+        try:
+            call()
+        except BaseException as raised:
+            error = raised
+        work.finish(error)
 
 
 class Together(Work):

@@ -161,6 +161,47 @@ class Test(MultiProcessTestCase):
         with self.assertRaisesRegex(ValueError, "summed"):
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
+    def test_background(self):
+        """The collectives of CUDA tensors, which run on the group's tutti.ProcessGroup, here with CPU tensors."""
+        world, mine = dist.group.WORLD, float(self.rank)
+        world._direct = ()
+        each = [float(rank) for rank in range(ranks)]
+        tensor = torch.full((2, 3), mine).t()
+        dist.broadcast(tensor, 1)
+        self.assertEqual(tensor, torch.ones(3, 2))
+        tensor = torch.full((3,), mine)
+        dist.reduce(tensor, 1, dist.ReduceOp.AVG)
+        self.assertEqual(tensor[0].item(), (ranks - 1) / 2 if self.rank == 1 else mine)
+        dist.reduce(tensor.fill_(mine), 0, dist._make_nccl_premul_sum(2.0))
+        self.assertEqual(tensor[0].item(), ranks * (ranks - 1) if self.rank == 0 else mine)
+        found, whole = [torch.empty(3) for _ in range(ranks)], torch.empty(ranks * 3)
+        dist.all_gather(found, torch.full((3,), mine))
+        dist.all_gather_into_tensor(whole, torch.full((3,), mine))
+        self.assertEqual(([block[2].item() for block in found], whole[::3].tolist()), (each, each))
+        dist.gather(torch.full((3,), mine + 1), found if self.rank == 1 else None, 1)
+        self.assertEqual([block[0].item() for block in found], [rank + (self.rank == 1) for rank in each])
+        dist.scatter(tensor, [torch.full((3,), rank + 5.) for rank in each] if self.rank == 0 else None, 0)
+        self.assertEqual(tensor[2].item(), mine + 5)
+        dist.reduce_scatter(tensor, [torch.full((3,), rank) for rank in each])
+        self.assertEqual(tensor[1].item(), mine * ranks)
+        holes = torch.zeros(3, 2)[:, 0]
+        work = dist.reduce_scatter_tensor(holes, torch.arange(3. * ranks), async_op=True)
+        work.wait()
+        self.assertEqual(holes, torch.arange(3 * mine, 3 * mine + 3) * ranks)
+        self.assertIs(work.get_future().value()[0], holes)
+        self.test_all_to_all()
+        several = torch.empty(2, ranks * 3)
+        with dist._coalescing_manager(async_ops=True) as manager:
+            for whole in several:
+                dist.all_gather_into_tensor(whole, torch.full((3,), mine))
+        manager.wait()
+        self.assertEqual(several[:, ::3].tolist(), [each, each])
+        dist.broadcast(torch.empty(0), 0)
+        with self.assertRaises(tutti.MismatchError):
+            dist.broadcast(tensor, self.rank % 2)
+        dist.broadcast(tensor.fill_(mine), 0)  # the group goes on
+        self.assertEqual(tensor[0].item(), 0)
+
     # ---- messages
 
     def test_messages(self):
@@ -179,6 +220,7 @@ class Test(MultiProcessTestCase):
             self.assertEqual(sources, set(range(1, ranks)))
         else:
             dist.send(given, 0, tag=7)
+        dist.barrier()  # a rank that leaves ends the group
 
     # ---- groups
 
