@@ -22,6 +22,9 @@ def register() -> None:
 
     if dist.is_available() and "TUTTI" not in dist.Backend._plugins:
         dist.Backend.register_backend("tutti", _create, extended_api=True, devices=["cpu", "cuda"])
+        # From PyTorch 2.15 on: its flight recorder has no access to a process group in Python. The library has its own.
+        recorded: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+        recorded.add("tutti")
 
 
 def _create(options: Any, backend_options: Any) -> Any:
