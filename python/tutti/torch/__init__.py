@@ -11,6 +11,7 @@ PyTorch finds the backend by the entry points of this package; nothing of it has
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __all__ = ["empty", "register"]
@@ -28,9 +29,22 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
+    import torch
+
+    from tutti._errors import InvalidError
     from tutti.torch._group import ProcessGroup
 
-    return ProcessGroup(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
+    # PyTorch does not tell whether other devices have other backends, except in this variable of the caller.
+    config = sys._getframe(1).f_locals.get("backend_config")
+    several = config is not None and len(set(config.get_device_backend_map().values())) > 1
+    if several and torch.__version__ < (2, 14):
+        raise InvalidError(f"tutti: {config} needs PyTorch 2.14 or newer; call dist.new_group(backend=\"tutti\")")
+    group = ProcessGroup(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
+    if not several:
+        return group
+    from tutti.torch._backend import Backend
+
+    return Backend(group)
 
 
 def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
@@ -42,10 +56,9 @@ def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
     import torch
     import torch.distributed as dist
 
-    from tutti.torch._group import ProcessGroup
-
-    found = group or dist.group.WORLD
-    if not isinstance(found, ProcessGroup):
+    found: Any = group or dist.group.WORLD
+    backend = found._get_backend(torch.device("cpu"))
+    if not hasattr(backend, "symmetric"):
         raise ValueError(f"tutti.torch.empty: {found!r} is no process group of the backend tutti")
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
-    return found.symmetric(shape, dtype or torch.get_default_dtype())
+    return backend.symmetric(shape, dtype or torch.get_default_dtype())

@@ -4,6 +4,7 @@
 usage: backend.py RANKS [ARGUMENT OF UNITTEST]...
 """
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -258,6 +259,42 @@ class Test(MultiProcessTestCase):
         self.assertEqual(tensor, torch.full((4, 5), float(ranks), dtype=torch.float64))
         self.assertEqual(tutti.torch.empty((2, 0)).shape, (2, 0))
 
+    def test_composite(self):
+        """A backend for each device; cuda:gloo does without a GPU."""
+        import tutti.torch
+
+        def start():
+            dist.init_process_group("cpu:tutti,cuda:gloo", init_method=f"file://{self.file_name}", rank=self.rank,
+                                    world_size=ranks, timeout=self.timeout)
+
+        if torch.__version__ < (2, 14):
+            return self.assertRaisesRegex(ValueError, "2.14", start)
+        start()
+        gc.collect()
+        world = dist.group.WORLD
+        self.assertNotIsInstance(world._get_backend(torch.device("cuda")), tutti.torch._backend.Backend)
+        tensor = tutti.torch.empty(3)
+        dist.all_reduce(tensor.fill_(self.rank))
+        work = dist.broadcast(tensor.add_(self.rank), 1, async_op=True)
+        work.wait()
+        self.assertEqual(tensor[2].item(), ranks * (ranks - 1) / 2 + 1)
+        whole, mine = torch.empty(ranks), torch.ones(1)
+        dist.all_gather(list(whole.split(1)), mine * self.rank)
+        self.assertEqual(whole.tolist(), list(range(ranks)))
+        dist.reduce_scatter_tensor(mine, whole)
+        self.assertEqual(mine.item(), self.rank * ranks)
+        self.test_all_to_all()
+        if self.rank < 2:
+            works = [dist.isend(tensor, 1 - self.rank), dist.irecv(mine.new_empty(3), 1 - self.rank)]
+            for work in works:
+                work.wait()
+        with dist._coalescing_manager(device=tensor.device, async_ops=True) as manager:
+            for part in whole.split(1):
+                dist.all_reduce(part)
+        manager.wait()
+        self.assertEqual(whole.tolist(), [rank * ranks for rank in range(ranks)])
+        self.test_data_parallel()
+
     # ---- faults
 
     def test_mismatch(self):
@@ -385,7 +422,7 @@ class Test(MultiProcessTestCase):
         self.assertEqual(sum(event.name == "tutti:all_reduce" for event in profile.events()), 2)
 
 
-OWN_START = {"test_timeout"}
+OWN_START = {"test_timeout", "test_composite"}
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[2:])
