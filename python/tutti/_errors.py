@@ -98,6 +98,20 @@ _CLASSES: dict[int, type[Error]] = {cls.status: cls for cls in (
     NoMemoryError, SystemCallError, CudaError, VersionError)}
 
 
+# What the library's texts name, as it is called here.
+_NAMES = {
+    "tutti_comm_abort()": "Communicator.abort()",
+    "tutti_comm_create()": "Communicator.from_store()",
+    "tutti_comm_shrink()": "Communicator.shrink()",
+    "in options->exclude": "in exclude",
+    "a group (tutti_group_start())": "`with tutti.group():`",
+    "tutti_op_create_premul_sum()": "tutti.premul_sum()",
+    "tutti_pg_create()": "tutti.ProcessGroup()",
+    "tutti_symm_rendezvous()": "rendezvous()",
+    "tutti_unique_id_create()": "tutti.unique_id()",
+}
+
+
 def text(string: Any) -> str:
     """A C string."""
     return str(ffi.string(string).decode(errors="replace"))
@@ -112,7 +126,10 @@ def error_of(status: int, message: str) -> Error:
 
 def make_error(status: int, fault_of: Any = None) -> Error:
     """The exception of the calling thread's last error. fault_of(fault) fills the fault of the object that has failed."""
-    error = error_of(status, text(lib.tutti_last_error()))
+    message = text(lib.tutti_last_error())
+    for name, name_here in _NAMES.items():
+        message = message.replace(name, name_here)
+    error = error_of(status, message)
     if fault_of is not None:
         fault = ffi.new("struct tutti_fault *", {"struct_size": ffi.sizeof("struct tutti_fault")})
         fault_of(fault)
