@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Times torch.distributed with the backend tutti beside Gloo, in the same processes, in turns.
 
-usage: python -m tutti.bench_torch [-n RANKS] [--rounds N]
+usage: python -m tutti.bench_torch [-n RANKS] [--rounds N] [--json FILE]
 
 all_reduce: dist.all_reduce() of a float32 CPU tensor, by Gloo, by tutti, by the C call through cffi, and by a group in
 Python that does nothing. step: one step of DistributedDataParallel with 4 MB of gradients. Medians in microseconds.
@@ -10,10 +10,15 @@ Python that does nothing. step: one step of DistributedDataParallel with 4 MB of
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import platform
 import socket
 import statistics
+import subprocess
+import sys
 import time
+from datetime import datetime, timezone
 from typing import Any, Callable
 
 SIZES = [4, 1 << 10, 64 << 10, 1 << 20, 16 << 20]
@@ -28,7 +33,23 @@ def _median_us(function: Callable[[], object], calls: int) -> float:
     return statistics.median(times) * 1e6
 
 
-def _bench(rank: int, size: int, port: int, rounds: int) -> None:
+def _write(path: str, size: int, rows: list[dict[str, object]]) -> None:
+    """As `tutti bench --json` writes its results."""
+    import torch
+
+    with open("/proc/cpuinfo", encoding="ascii") as info:
+        model = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "CPU")
+    commit = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"], capture_output=True, text=True)
+    head = {"machine": f"{model}, {os.cpu_count()} cores, Linux {platform.release()}", "commit": commit.stdout.strip() or "unknown",
+            "torch": torch.__version__, "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "command": " ".join(["python -m tutti.bench_torch", *sys.argv[1:]]), "unit": "us, median"}
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    listed = ",\n  ".join(json.dumps({**row, "ranks": size}) for row in rows)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + f',\n "rows": [\n  {listed}\n ]\n}}\n')
+
+
+def _bench(rank: int, size: int, port: int, rounds: int, json_path: str | None) -> None:
     import torch
     import torch.distributed as dist
 
@@ -50,6 +71,7 @@ def _bench(rank: int, size: int, port: int, rounds: int) -> None:
         if rank == 0:
             print("".join(f"{cell:>12}" if isinstance(cell, str) else f"{cell:12.4g}" for cell in cells), flush=True)
 
+    rows: list[dict[str, object]] = []
     show("all_reduce", "gloo", "tutti", "C call", "nothing", "tutti/gloo", "tutti/C", "tutti/no-op")
     for size_bytes in SIZES:
         tensor = torch.zeros(size_bytes // 4)
@@ -67,6 +89,8 @@ def _bench(rank: int, size: int, port: int, rounds: int) -> None:
                 dist.barrier()
                 times.append(_median_us(way, calls))
         us = [statistics.median(times) for times in found]
+        rows.append({"what": "all_reduce", "bytes": size_bytes,
+                     **dict(zip(("gloo", "tutti", "c_call", "nothing"), (round(each, 4) for each in us)))})
         show(f"{size_bytes} B", *us, us[1] / us[0], us[1] / us[2], us[1] / us[3])
 
     show("step", "gloo", "tutti", "tutti/gloo")
@@ -87,7 +111,10 @@ def _bench(rank: int, size: int, port: int, rounds: int) -> None:
             dist.barrier()
             times.append(_median_us(step, 10))
     us = [statistics.median(times) for times in found]
+    rows.append({"what": "step", "bytes": 4 << 20, "gloo": round(us[0], 1), "tutti": round(us[1], 1)})
     show("4 MB", *us, us[1] / us[0])
+    if rank == 0 and json_path:
+        _write(json_path, size, rows)
     dist.destroy_process_group()
 
 
@@ -96,6 +123,7 @@ def main() -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=2, metavar="RANKS", help="number of processes")
     parser.add_argument("--rounds", type=int, default=5, help="rounds; the median of their medians counts")
+    parser.add_argument("--json", metavar="FILE", help="write the medians to this file")
     given = parser.parse_args()
 
     import torch.multiprocessing
@@ -103,7 +131,8 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.start_processes(_bench, (given.n, port, given.rounds), nprocs=given.n, start_method="fork")
+    torch.multiprocessing.start_processes(_bench, (given.n, port, given.rounds, given.json), nprocs=given.n,
+                                          start_method="fork")
 
 
 if __name__ == "__main__":
