@@ -3,6 +3,7 @@
 #include "cpu/algo/algo.h"
 
 #include "base/invariant.h"
+#include "cpu/transport/copy.h"
 
 static const struct announced *way_of(const struct request *request)
 {
@@ -80,7 +81,7 @@ bool own_copy(struct cpu_group *group, const struct request *request, struct ann
     unsigned char *to = request_received(request, group->rank) + at;
     (void)op;
     if (!request->reduce && to != from)
-        group->isa->copy(to, from, piece->count * request->element_bytes);
+        copy_near(group, to, from, piece->count * request->element_bytes);
     return true;
 }
 

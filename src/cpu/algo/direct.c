@@ -17,6 +17,7 @@
 #include "base/point.h"
 #include "cpu/algo/algo.h"
 #include "cpu/transport/chunk.h"
+#include "cpu/transport/copy.h"
 #include "cpu/transport/owner.h"
 #include "cpu/transport/team.h"
 
@@ -71,7 +72,7 @@ static void blocks_copy(const struct job *job, size_t first, size_t count)
         const unsigned char *from = sent_to_me(job, r) + at;
         unsigned char *to = request_received(job->request, r) + at;
         if (to != from)
-            group->isa->copy(to, from, count * width);
+            copy_near(group, to, from, count * width);
     }
 }
 

@@ -271,7 +271,7 @@ static void own_block_copy(const struct cpu_group *group, const struct request *
     send += op->sent[group->rank].at;
     unsigned char *recv = received_at(request, block);
     if (send != recv)
-        group->isa->copy(recv, send, block->bytes);
+        copy_near(group, recv, send, block->bytes);
 }
 
 static enum op_progress pair_step(void *opaque, struct request *request, void *state)

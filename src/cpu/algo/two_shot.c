@@ -91,7 +91,7 @@ static bool fill(struct cpu_group *group, const struct request *request, struct 
     const size_t width = request->element_bytes, before = piece->own * width;
     const size_t behind = (piece->own + piece->owned) * width, end = piece->count * width;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
-    void (*copy)(struct cpu_group *, void *, const void *, size_t) =
+    void (*copy)(const struct cpu_group *, void *, const void *, size_t) =
         pushes(group) ? copy_near : copy_in;
     (void)op;
     copy(group, place_of(group, request, piece, group->rank, 0), send, before);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies between user memory and arenas, through the caches or past them. */
+/* Copies of operands, through the caches or past them. */
 #ifndef TUTTI_CPU_COPY_H
 #define TUTTI_CPU_COPY_H
 
@@ -15,7 +15,8 @@ enum {
 };
 
 /* Through the caches. Complete before a later release. */
-static inline void copy_near(struct cpu_group *group, void *to, const void *from, size_t bytes)
+static inline void copy_near(const struct cpu_group *group, void *to, const void *from,
+                             size_t bytes)
 {
     (bytes < REDUCE_LONG_BYTES ? group->isa->copy : group->copy_long)(to, from, bytes);
 }
@@ -23,7 +24,7 @@ static inline void copy_near(struct cpu_group *group, void *to, const void *from
 /* Into lines that the peers read and do not write. Complete before a later release. Strings are as
  * fast as the faster of the other two ways, or faster (Zen 5, a message of 64 KiB, near: 2.5 us
  * through the caches, 3.8 past them, 1.6 as strings; far: 10.7, 4.0, 3.6). */
-static inline void copy_in(struct cpu_group *group, void *to, const void *from, size_t bytes)
+static inline void copy_in(const struct cpu_group *group, void *to, const void *from, size_t bytes)
 {
     if (bytes >= COPY_STRING_BYTES && group->copy_long != group->isa->copy) {
         group->copy_long(to, from, bytes);
