@@ -14,9 +14,10 @@ bool cpu_message_send(struct cpu_group *group, int to, const struct cpu_message 
     if (!place_is_free(group, &op, to, false))
         return false;
     struct layout_message *place = message_next(group, to);
+    message_fill(group, to, data, bytes);
     place->order = LAYOUT_GROUP_ORDER | message->kind;
     place->id = message->id;
-    message_post(group, to, data, bytes, message->signature, message->parameter);
+    message_post(group, to, message->signature, message->parameter);
     return true;
 }
 
