@@ -294,11 +294,16 @@ tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tu
  * TUTTI_ANY_SOURCE does so once no other rank is left. A message whose send was done is received
  * all the same.
  *
- * - [in] tensor: on the CPU; copied
+ * *CUDA tensors* go through pinned host memory, with streams as in tutti_pg_all_reduce(). One end
+ * may be on the CPU. If the stream does not reach the point of the call within the time-out, that
+ * work alone ends with TIMEOUT. A copy that fails, or lacks memory, ends the work with its status,
+ * and the group goes on.
+ *
+ * - [in] tensor: copied
  * - [in] peer: a rank of the group
  *
- * Returns what tutti_pg_all_reduce() does; DECLINED for CUDA tensors, or if a topology file leaves
- * two ranks without a link.
+ * Returns what tutti_pg_all_reduce() does; DECLINED also if a topology file leaves two ranks
+ * without a link.
  */
 TUTTI_API enum tutti_status tutti_pg_send(tutti_pg_t *pg, const struct tutti_tensor *tensor,
                                           int peer, const struct tutti_pg_call_options *options,

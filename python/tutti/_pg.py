@@ -303,7 +303,7 @@ class ProcessGroup(Handle):
         return self._exchange(lib.tutti_pg_scatter, send if self.rank == root else None, recv, [root], options)
 
     def send(self, array: Array, peer: int, **options: Unpack[SubmitOptions]) -> Work:
-        """Sends the elements of a CPU array to a rank of the group, where recv() with the same tag takes them. The work is
+        """Sends the elements of an array to a rank of the group, where recv() with the same tag takes them. The work is
         done when the array may be reused: at once for 1 KiB or less, otherwise when that has matched it."""
         (tensor, _), kept = self._tensors([array], False, options)
         return self._submit(lib.tutti_pg_send, [tensor, peer], kept, [], options)

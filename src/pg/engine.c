@@ -58,23 +58,43 @@ static bool must_wait(const struct tutti_pg *pg, const struct pg_op *op)
     struct pg_tag *tag = op->tag_state;
     if (op->input_late)
         return false;
-    if (tag->waits_in_scan != pg->scan && (!op->staging || pg_staging_input_ready(op)))
+    if (tag->waits_in_scan != pg->scan && (!op->staging || pg_staging_input_ready(pg, op)))
         return false;
     tag->waits_in_scan = pg->scan;
     return true;
 }
 
-/* Pass on the operations that need not wait any longer. */
+/* An operation need not wait any longer. */
+static void pass_on(struct tutti_pg *pg, struct pg_op *op)
+{
+    const int own = pg->control.rank;
+    if (pg_is_message(op) && op->input_late)
+        pg_complete(pg, op,
+                    &(struct pg_outcome){.status = TUTTI_ERR_TIMEOUT, .rank = own, .peer = own});
+    else if (pg_is_message(op))
+        pg_message_begin(pg, op);
+    else if (pg->lacks_rank) /* submitted before; only the stepping thread writes it */
+        pg_complete(pg, op, &pg->fault);
+    else
+        pg_list_append(&pg->to_announce, op);
+}
+
+/* Pass on the operations that need not wait any longer, except for what has to be copied first. */
 static void release_ready(struct tutti_pg *pg)
 {
     struct pg_list list = pg->awaiting_input;
     pg->awaiting_input = (struct pg_list){NULL, NULL};
     pg->scan++;
     for (struct pg_op *op; (op = pg_list_take(&list));) {
-        const bool waits = must_wait(pg, op);
-        if (!waits && op->staging && !op->input_late)
+        bool waits = must_wait(pg, op);
+        if (!waits && op->staging && !op->input_late) {
             (op->sparse ? pg_sparse_copy_in : pg_staging_copy_early)(pg, op);
-        pg_list_append(waits ? &pg->awaiting_input : &pg->to_announce, op);
+            waits = must_wait(pg, op);
+        }
+        if (waits)
+            pg_list_append(&pg->awaiting_input, op);
+        else
+            pass_on(pg, op);
     }
 }
 
@@ -100,8 +120,13 @@ static void fail_collectives(struct tutti_pg *pg, const struct pg_outcome *fault
         pg_complete(pg, op_of(key), fault);
     while ((op = pg_list_take(&pg->to_announce)))
         pg_complete(pg, op, fault);
-    while ((op = pg_list_take(&pg->awaiting_input)))
-        pg_complete(pg, op, fault);
+    struct pg_list list = pg->awaiting_input;
+    pg->awaiting_input = (struct pg_list){NULL, NULL};
+    while ((op = pg_list_take(&list)))
+        if (pg_is_message(op))
+            pg_list_append(&pg->awaiting_input, op);
+        else
+            pg_complete(pg, op, fault);
 }
 
 /* The group has ended: complete all its operations with its fault. The first fault is kept. */
@@ -118,6 +143,8 @@ static void fail_group(struct tutti_pg *pg, const struct pg_outcome *fault)
     pthread_mutex_unlock(&pg->lock);
     fail_collectives(pg, &first_fault);
     while ((op = pg_list_take(&queue)))
+        pg_complete(pg, op, &first_fault);
+    while ((op = pg_list_take(&pg->awaiting_input)))
         pg_complete(pg, op, &first_fault);
     pg_messages_drop(pg);
     while ((op = pg_list_take(&pg->sends)))
@@ -210,17 +237,12 @@ static bool take_submitted(struct tutti_pg *pg, bool is_own_thread, bool *stoppi
     pthread_mutex_unlock(&pg->lock);
     const bool any = queue.first != NULL;
     while ((op = pg_list_take(&queue))) {
-        if (pg_is_message(op)) {
-            pg_message_begin(pg, op);
+        if (!op->staging && !pg->awaiting_input.first) {
+            pass_on(pg, op);
             continue;
         }
-        if (pg->lacks_rank) { /* submitted before; only the stepping thread writes it */
-            pg_complete(pg, op, &pg->fault);
-            continue;
-        }
-        const bool waits = op->staging || pg->awaiting_input.first;
-        pg_list_append(waits ? &pg->awaiting_input : &pg->to_announce, op);
-        if (waits && op->deadline < pg->next_deadline)
+        pg_list_append(&pg->awaiting_input, op);
+        if (op->deadline < pg->next_deadline)
             pg->next_deadline = op->deadline;
     }
     release_ready(pg);

@@ -79,7 +79,15 @@ static void finish(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcom
 
 static void finish_well(struct tutti_pg *pg, struct pg_op *op)
 {
-    finish(pg, op, &(struct pg_outcome){.rank = pg->control.rank, .peer = -1});
+    struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
+    if (op->staging && !is_send(op))
+        outcome.status = pg_staging_message_out(pg, op);
+    if (op->staging && !is_send(op) && outcome.status == TUTTI_OK) {
+        op_remove(&pg->receives, op);
+        pg_list_append(&pg->copying_out, op);
+    } else {
+        finish(pg, op, &outcome);
+    }
 }
 
 static void finish_mismatch(struct tutti_pg *pg, struct pg_op *op, int peer, uint64_t signature)
@@ -103,7 +111,7 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
                           pg->short_sent[note->peer] < 2 * SHORT_KEPT;
     const struct cpu_message message = {is_short ? ANNOUNCED_SHORT : ANNOUNCED, note->id,
                                         note->signature, note->tag};
-    if (!cpu_message_send(pg->comm->host, note->peer, &message, op->tensors[0].data,
+    if (!cpu_message_send(pg->comm->host, note->peer, &message, pg_staging_message_data(op),
                           is_short ? bytes : 0))
         return false;
     op->is_announced = true;
@@ -124,7 +132,7 @@ static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any
     while (op->moved < bytes) {
         const size_t left = bytes - op->moved, piece = left < most ? left : most;
         if (!cpu_message_send(pg->comm->host, note->peer, &message,
-                              (const char *)op->tensors[0].data + op->moved, piece))
+                              (const char *)pg_staging_message_data(op) + op->moved, piece))
             return false;
         *any = true;
         op->moved += piece;
@@ -229,8 +237,8 @@ static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
     const bool moves = same && !own && note->kind == ANNOUNCED && bytes_of(op);
     order_store_relaxed_u32(&op->source, (uint32_t)peer + 1);
     if (same && !moves && bytes_of(op))
-        pg->comm->isa->copy(op->tensors[0].data, own ? own->tensors[0].data : note + 1,
-                            bytes_of(op));
+        pg->comm->isa->copy(pg_staging_message_data(op),
+                            own ? pg_staging_message_data(own) : note + 1, bytes_of(op));
     if (own && same)
         finish_well(pg, own);
     else if (own)
@@ -277,7 +285,7 @@ static void send_to_self(struct tutti_pg *pg, struct pg_op *op)
     note->op = NULL;
     note->kind = ANNOUNCED_SHORT;
     if (bytes)
-        memcpy(note + 1, op->tensors[0].data, bytes);
+        memcpy(note + 1, pg_staging_message_data(op), bytes);
     note_append(&pg->unmatched, note);
     ++*sent;
     finish_well(pg, op);
@@ -285,6 +293,12 @@ static void send_to_self(struct tutti_pg *pg, struct pg_op *op)
 
 void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
 {
+    if (op->staging && op->staging->status != TUTTI_OK) { /* no memory, or the copy failed */
+        pg_complete(pg, op,
+                    &(struct pg_outcome){
+                        .status = op->staging->status, .rank = pg->control.rank, .peer = -1});
+        return;
+    }
     if (op->deadline < pg->next_deadline)
         pg->next_deadline = op->deadline;
     if (is_send(op)) {
@@ -354,7 +368,7 @@ static void data_take(struct tutti_pg *pg, int from, uint64_t id)
     if (op) {
         const size_t left = bytes_of(op) - op->moved, most = cpu_message_most(pg->comm->host);
         const size_t piece = left < most ? left : most;
-        pg->comm->isa->copy((char *)op->tensors[0].data + op->moved,
+        pg->comm->isa->copy((char *)pg_staging_message_data(op) + op->moved,
                             cpu_message_data(pg->comm->host, from, piece), piece);
         op->moved += piece;
         op->deadline = deadline_after(op->timeout_ms);

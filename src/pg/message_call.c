@@ -15,11 +15,11 @@ static enum tutti_status message_read(const struct tutti_pg *pg, const struct pg
                             pg->comm->rank, pg->comm->world_size, NULL);
     if (!tensor)
         return error_set(TUTTI_ERR_INVALID, "%s: tensor is NULL", call->name);
-    if (!pg->comm->rules.paths.all || tensor->device == TUTTI_DEVICE_CUDA)
+    if (!pg->comm->rules.paths.all)
         return error_set(TUTTI_ERR_DECLINED,
-                         "%s: %s: expected CPU tensors, and links between all ranks", call->name,
-                         tensor->device == TUTTI_DEVICE_CUDA ? "a CUDA tensor"
-                                                             : "the topology file lacks links");
+                         "%s: not all ranks of the topology file are linked: only all-reduces and "
+                         "barriers run",
+                         call->name);
     return pg_list_read(pg, call, lists, op);
 }
 

@@ -135,7 +135,7 @@ struct pg_list {
     struct pg_op *first, *last;
 };
 
-/* The state of a tag that has been used. The sequence number in its key is 0. */
+/* The state of a tag that has been used. The sequence number in its key is 0, of messages 1. */
 struct pg_tag {
     struct pg_key key; /* must be the first member: a pointer to it is cast to struct pg_tag */
     uint64_t sequence; /* of its last operation; guarded by the group's lock */

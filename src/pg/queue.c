@@ -167,19 +167,21 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct pg_call
 
 /* ---- submission ------------------------------------------------------------------------------ */
 
-/* The caller holds the group's lock. */
+/* The caller holds the group's lock. Messages are numbered apart: other ranks may have others. */
 static enum tutti_status number_in_tag(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
-    struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, 0);
+    const bool is_message = pg_is_message(op);
+    struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, is_message);
     if (!tag) {
         tag = calloc(1, sizeof *tag);
         if (!tag)
             return error_errno("%s: calloc of a tag", name);
         tag->key.tag = op->key.tag;
+        tag->key.sequence = is_message;
         pg_table_insert(&pg->tags, &tag->key);
     }
     op->tag_state = tag;
-    op->key.sequence = op->work.sequence = ++tag->sequence;
+    op->key.sequence = op->work.sequence = is_message ? ++pg->submitted_messages : ++tag->sequence;
     return TUTTI_OK;
 }
 
@@ -190,11 +192,7 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
         return pg_outcome_report(&pg->fault, NULL, pg->list);
     if (pg->stopping)
         return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
-    enum tutti_status status = TUTTI_OK;
-    if (pg_is_message(op)) /* numbered apart: other ranks may have others */
-        op->key.sequence = op->work.sequence = ++pg->submitted_messages;
-    else
-        status = number_in_tag(pg, name, op);
+    enum tutti_status status = number_in_tag(pg, name, op);
     if (status != TUTTI_OK)
         return status;
     if (op->staging)

@@ -156,11 +156,6 @@ void pg_staging_free(struct pg_staging *staging)
     free(staging);
 }
 
-bool pg_staging_input_ready(const struct pg_op *op)
-{
-    return cuda_fence_come(op->staging->fence);
-}
-
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 enum tutti_status pg_staging_mark(struct tutti_pg *pg, struct pg_staging *staging,
@@ -189,21 +184,48 @@ static bool marks_passed(const struct tutti_pg *pg, const struct pg_staging *sta
     return true;
 }
 
+bool pg_staging_input_ready(const struct tutti_pg *pg, const struct pg_op *op)
+{
+    return cuda_fence_come(op->staging->fence) &&
+           (!pg_is_message(op) ||
+            marks_passed(pg, op->staging, CUDA_WAY_IN, op->staging->marks[CUDA_WAY_IN]));
+}
+
 void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_staging *staging = op->staging;
     size_t bytes = op->args.count * tutti_dtype_size(op->args.dtype), tensor_bytes = aligned(bytes);
     int count = op->work.tensor_count;
-    if (!is_all_reduce(op) || !bytes || bytes > EARLY_BYTES / (size_t)count || op->direct)
+    const bool early = pg_is_message(op) ||
+                       (is_all_reduce(op) && bytes <= EARLY_BYTES / (size_t)count && !op->direct);
+    if (!early || !bytes || staging->copied_early)
         return;
     enum tutti_status status =
         cuda_block_take(pg->stage, tensor_bytes * (size_t)count, &staging->block);
+    if (op->work.collective == TUTTI_COLLECTIVE_RECV)
+        count = 0;
     for (int i = 0; i < count && status == TUTTI_OK; i++)
         status = cuda_stage_copy(pg->stage, op->tensors[i].device_index, CUDA_WAY_IN,
                                  staging->block->memory + tensor_bytes * (size_t)i,
                                  op->tensors[i].data, bytes);
     staging->copied_early = true;
     staging->status = pg_staging_mark(pg, staging, CUDA_WAY_IN, status);
+}
+
+void *pg_staging_message_data(const struct pg_op *op)
+{
+    return op->staging && op->staging->block ? op->staging->block->memory : op->tensors[0].data;
+}
+
+enum tutti_status pg_staging_message_out(struct tutti_pg *pg, struct pg_op *op)
+{
+    const struct tutti_tensor *tensor = &op->tensors[0];
+    const size_t bytes = op->args.count * tutti_dtype_size(op->args.dtype);
+    enum tutti_status status = TUTTI_OK;
+    if (bytes)
+        status = cuda_stage_copy(pg->stage, tensor->device_index, CUDA_WAY_OUT, tensor->data,
+                                 op->staging->block->memory, bytes);
+    return pg_staging_mark(pg, op->staging, CUDA_WAY_OUT, status);
 }
 
 static size_t slot_offset(const struct pipe *pipe, size_t piece)

@@ -76,15 +76,20 @@ void pg_staging_free(struct pg_staging *staging);
 
 /* ---- for the group's thread ------------------------------------------------------------------ */
 
-/* Whether the caller's streams have reached the point of the submission. */
-bool pg_staging_input_ready(const struct pg_op *op);
+/* Whether the caller's streams have reached the point of the submission, and the copy of a message
+ * that is sent, if it has begun, is done. */
+bool pg_staging_input_ready(const struct tutti_pg *pg, const struct pg_op *op);
 /* Called once they have, for dense tensors: start copying small ones to the host before the
- * verdict. */
+ * verdict. Take a block for a message, and start copying one that is sent. */
 void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op);
 /* Set a mark behind the copies enqueued so far in one direction. Do so also after the error
  * `status`, since earlier copies are on their way. Return `status` if it is an error. */
 enum tutti_status pg_staging_mark(struct tutti_pg *pg, struct pg_staging *staging,
                                   enum cuda_way way, enum tutti_status status);
+/* The host memory of a message's tensor. */
+void *pg_staging_message_data(const struct pg_op *op);
+/* Start copying a message that has been received to the device. Returns CUDA. */
+enum tutti_status pg_staging_message_out(struct tutti_pg *pg, struct pg_op *op);
 /* Wait until the copies before the marks are done. Returns TIMEOUT, and what ends the group's
  * communicator. */
 enum tutti_status pg_staging_await(struct tutti_pg *pg, const struct pg_staging *staging,
