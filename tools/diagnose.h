@@ -11,12 +11,15 @@ enum { DIAGNOSE_TEXT_BYTES = 160, DIAGNOSE_OPERATIONS_MOST = 65536 };
 
 /* A lane is a series of operations with its own sequence: a tag's operations, or all calls (-1). */
 #define DIAGNOSE_CALLS (-1)
+/* A message of a process group that waits; its sequence means nothing to other ranks. */
+#define DIAGNOSE_MESSAGE (-2)
 
 struct dump_operation {
     int64_t lane;
     int64_t sequence;
     bool pending;                   /* waits for the others, or failed while it did */
     bool inside;                    /* its caller is inside */
+    int peer;                       /* of a message; -1: any rank */
     char what[DIAGNOSE_TEXT_BYTES]; /* all that ranks must agree on */
 };
 
@@ -57,6 +60,7 @@ void dump_free(struct dump *dump);
     X(GONE, "is gone")                                                                             \
     X(ABORTED, "aborted")                                                                          \
     X(BEHIND, "has not come")                                                                      \
+    X(UNMATCHED, "has not matched a message that another rank waits for")                          \
     X(STUCK, "is awaited, and does not wait itself")                                               \
     X(LATE, "kept the others waiting until their time-out")                                        \
     X(MISSING, "has left no dump")

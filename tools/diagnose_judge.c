@@ -6,9 +6,11 @@
  *   1. The first operation about which ranks disagree: the smaller side, or both if they are equal.
  *   2. The fault that came first, if it says which rank died, left or aborted.
  *   3. Ranks that have not entered an operation in which others wait, or have failed waiting.
- *   4. A rank that others wait for and that does not wait itself, inside an operation of all ranks.
- *   5. The rank that the first fault names: it was late, and has caught up since.
- *   6. Ranks without a dump.
+ *   4. A rank for whose message another rank waits in a process group, and that waits for none
+ *      itself; ranks that wait for each other's messages.
+ *   5. A rank that others wait for and that does not wait itself, inside an operation of all ranks.
+ *   6. The rank that the first fault names: it was late, and has caught up since.
+ *   7. Ranks without a dump.
  */
 #include "diagnose.h"
 
@@ -88,8 +90,9 @@ static bool gather(struct evidence *evidence)
         const struct dump *dump = evidence->dumps[d];
         evidence->of[dump->rank] = dump;
         for (size_t i = 0; i < dump->count; i++)
-            evidence->all[evidence->operations++] =
-                (struct one){.operation = &dump->operations[i], .rank = dump->rank};
+            if (dump->operations[i].lane != DIAGNOSE_MESSAGE)
+                evidence->all[evidence->operations++] =
+                    (struct one){.operation = &dump->operations[i], .rank = dump->rank};
     }
     qsort(evidence->all, evidence->operations, sizeof *evidence->all, compare);
     drop_repeated(evidence);
@@ -203,7 +206,7 @@ static void find_disagreement(struct evidence *evidence)
           fault->expected);
 }
 
-/* ---- 2 and 5: the first fault ---------------------------------------------------------------- */
+/* ---- 2 and 6: the first fault ---------------------------------------------------------------- */
 
 static const struct dump_fault *first_fault(const struct evidence *evidence)
 {
@@ -263,8 +266,32 @@ static void find_behind(struct evidence *evidence)
     }
 }
 
-/* ---- 4: the rank that all wait for
- * -------------------------------------------------------------------- */
+/* ---- 4: whose message is awaited ------------------------------------------------------------- */
+
+/* The first message of one peer that a rank waits for; NULL: none, or there is no dump. */
+static const struct dump_operation *message_of(const struct dump *dump)
+{
+    for (size_t i = 0; dump && i < dump->count; i++)
+        if (dump->operations[i].lane == DIAGNOSE_MESSAGE && dump->operations[i].peer >= 0)
+            return &dump->operations[i];
+    return NULL;
+}
+
+static void find_unmatched(struct evidence *evidence, bool circles)
+{
+    uint64_t blamed = 0;
+    for (size_t d = 0; d < evidence->count; d++) {
+        const struct dump_operation *waits = message_of(evidence->dumps[d]);
+        if (!waits || waits->peer >= evidence->verdict->world_size || blamed >> waits->peer & 1 ||
+            (!circles && message_of(evidence->of[waits->peer])))
+            continue;
+        blamed |= UINT64_C(1) << waits->peer;
+        blame(evidence, waits->peer, CULPRIT_UNMATCHED, DIAGNOSE_CALLS, 0, waits->what);
+    }
+}
+
+/* ---- 5: the rank that all wait for ------------------------------------------------------------
+ */
 
 static void find_stuck(struct evidence *evidence)
 {
@@ -285,7 +312,7 @@ static void find_stuck(struct evidence *evidence)
     }
 }
 
-/* ---- 6: who has said nothing ----------------------------------------------------------------- */
+/* ---- 7: who has said nothing ----------------------------------------------------------------- */
 
 static void find_missing(struct evidence *evidence)
 {
@@ -318,6 +345,8 @@ bool diagnose_judge(struct dump *const *dumps, size_t count, struct verdict *ver
         find_gone(&evidence);
     if (!verdict->count)
         find_behind(&evidence);
+    for (int circles = 0; circles < 2 && !verdict->count; circles++)
+        find_unmatched(&evidence, circles);
     if (!verdict->count)
         find_stuck(&evidence);
     if (!verdict->count)

@@ -100,6 +100,20 @@ static void call_read(struct reader *reader, const json_t *object, struct dump_o
     what_read(reader, object, operation->what);
 }
 
+/* Returns false for a message that does not wait. */
+static bool message_read(struct reader *reader, const json_t *object,
+                         struct dump_operation *operation)
+{
+    char *what = operation->what;
+    const size_t length = strlen(what);
+    const int64_t tag = get_integer(reader, object, "tag", 0, UINT32_MAX);
+    operation->lane = DIAGNOSE_MESSAGE;
+    operation->peer = (int)get_integer(reader, object, "peer", -1, TUTTI_MAX_RANKS - 1);
+    snprintf(what + length, DIAGNOSE_TEXT_BYTES - length, ", tag %lld, peer %d", (long long)tag,
+             operation->peer);
+    return operation->pending;
+}
+
 /* Returns false for an operation that does not count. Calls do not count if the device recorded
  * them. */
 static bool operation_read(struct reader *reader, const json_t *object, bool device,
@@ -107,6 +121,8 @@ static bool operation_read(struct reader *reader, const json_t *object, bool dev
 {
     const char *kind = get_string(reader, object, "kind");
     call_read(reader, object, operation);
+    if (strcmp(kind, "message") == 0)
+        return message_read(reader, object, operation);
     if (strcmp(kind, "group") == 0)
         operation->lane = get_integer(reader, object, "tag", 0, UINT32_MAX);
     else if (strcmp(kind, "call") != 0 || device)

@@ -94,9 +94,12 @@ static json_t *operation_to_json(const struct record_page *page, const struct re
     add_number(object, "number", entry->number);
     add(object, "kind", NAME_OF(kinds, kind_of(entry)));
     add_number(object, "sequence", entry->sequence);
-    if (kind_of(entry) == RECORD_GROUP)
+    const bool is_message = kind_of(entry) == RECORD_MESSAGE;
+    if (kind_of(entry) == RECORD_GROUP || is_message)
         add_number(object, "tag", entry->detail >> 32);
-    add_signature(object, entry->signature, (uint32_t)entry->detail);
+    if (is_message)
+        add(object, "peer", json_integer((json_int_t)(uint32_t)entry->detail - 1));
+    add_signature(object, entry->signature, is_message ? 0 : (uint32_t)entry->detail);
     add_time(object, "started_ns", page, entry->started);
     add_time(object, "ended_ns", page, entry->ended);
     add(object, "state", NAME_OF(states, state_of(entry)));

@@ -50,12 +50,15 @@ enum {
  * - call: of all ranks; it has a sequence
  * - captured: in a CUDA graph; it has no sequence
  * - subset: a barrier of some ranks; its sequence is that of the call before
- * - group: of a process group; it has a tag and the tag's sequence */
+ * - group: of a process group; it has a tag and the tag's sequence
+ * - message: a send or receive of a process group; it has a tag, a peer, and a sequence among this
+ *   rank's */
 #define RECORD_KIND_MAP(X)                                                                         \
     X(CALL, 0, "call")                                                                             \
     X(CAPTURED, 1, "captured")                                                                     \
     X(SUBSET, 2, "subset")                                                                         \
-    X(GROUP, 3, "group")
+    X(GROUP, 3, "group")                                                                           \
+    X(MESSAGE, 4, "message")
 
 /* X(name, value, text). What a rank knows of a peer. */
 #define RECORD_LIFE_MAP(X)                                                                         \
@@ -90,7 +93,8 @@ struct record_entry {
     uint64_t number; /* counts entries from 1; 0 while the entry is being replaced: release R2 */
     uint64_t sequence;
     uint64_t signature; /* signature.h */
-    uint64_t detail;    /* parameter of the signature, bits 0-31; tag, bits 32-63 */
+    uint64_t detail;    /* parameter of the signature, or of a message 1 + its peer (0: any rank),
+                         * bits 0-31; tag, bits 32-63 */
     uint64_t started;   /* ticks */
     uint64_t ended;     /* ticks; 0: it has not ended, or it was quick */
     uint64_t outcome;   /* state, bits 0-7; status, 8-15; kind, 16-23: release R3 */

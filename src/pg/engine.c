@@ -35,20 +35,6 @@ static bool is_busy(const struct tutti_pg *pg)
            pg->copying_out.first || pg->sends.first || pg->receives.first || pg->notes.first;
 }
 
-/* ---- what is recorded ------------------------------------------------------------------------ */
-
-/* The group's thread is the only caller of the communicator. */
-static void record(struct tutti_pg *pg, struct pg_op *op)
-{
-    const struct recorder_operation operation = {.sequence = op->key.sequence,
-                                                 .signature = op->operation.signature,
-                                                 .parameter = op->operation.parameter,
-                                                 .tag = op->key.tag,
-                                                 .kind = RECORD_GROUP};
-    recorder_start(&pg->comm->recorder, &operation, RECORD_SUBMITTED, ticks_now());
-    op->record = pg->comm->recorder.number;
-}
-
 /* ---- operations that wait for their input ---------------------------------------------------- */
 
 /* Whether an operation cannot be announced yet: its input is not ready, or an earlier operation of
@@ -263,7 +249,7 @@ static bool announce(struct tutti_pg *pg)
         if (!pg_control_announce(&pg->control, &announcement))
             break;
         pg_list_take(&pg->to_announce);
-        record(pg, op);
+        pg_record(pg, op);
         if (op->input_late)
             op->withdraw_at = deadline_now();
         op->withdrawn = op->input_late;

@@ -20,6 +20,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/order.h"
+#include "base/point.h"
 #include "base/signature.h"
 #include "cpu/group.h"
 #include "pg/pg.h"
@@ -114,6 +115,7 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
     if (!cpu_message_send(pg->comm->host, note->peer, &message, pg_staging_message_data(op),
                           is_short ? bytes : 0))
         return false;
+    POINT("message.announced");
     op->is_announced = true;
     if (is_short) {
         pg->short_sent[note->peer]++;
@@ -134,6 +136,7 @@ static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any
         if (!cpu_message_send(pg->comm->host, note->peer, &message,
                               (const char *)pg_staging_message_data(op) + op->moved, piece))
             return false;
+        POINT("message.sent");
         *any = true;
         op->moved += piece;
         op->deadline = deadline_after(op->timeout_ms);
@@ -235,6 +238,7 @@ static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
     const bool same = sent.dtype == op->args.dtype && sent.count == op->args.count;
     struct pg_op *own = note->op; /* its send, on this rank */
     const bool moves = same && !own && note->kind == ANNOUNCED && bytes_of(op);
+    POINT("message.matched");
     order_store_relaxed_u32(&op->source, (uint32_t)peer + 1);
     if (same && !moves && bytes_of(op))
         pg->comm->isa->copy(pg_staging_message_data(op),
@@ -299,6 +303,7 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
                         .status = op->staging->status, .rank = pg->control.rank, .peer = -1});
         return;
     }
+    pg_record(pg, op);
     if (op->deadline < pg->next_deadline)
         pg->next_deadline = op->deadline;
     if (is_send(op)) {
@@ -372,6 +377,7 @@ static void data_take(struct tutti_pg *pg, int from, uint64_t id)
                             cpu_message_data(pg->comm->host, from, piece), piece);
         op->moved += piece;
         op->deadline = deadline_after(op->timeout_ms);
+        POINT("message.taken");
     }
     cpu_message_taken(pg->comm->host, from);
     pg_control_notify(pg->control.rings[from]);

@@ -45,6 +45,20 @@ void pg_op_release(struct pg_op *op)
         op_free(op);
 }
 
+/* The group's thread is the only caller of the communicator. */
+void pg_record(struct tutti_pg *pg, struct pg_op *op)
+{
+    const bool is_message = pg_is_message(op);
+    const struct recorder_operation operation = {
+        .sequence = op->key.sequence,
+        .signature = op->operation.signature,
+        .parameter = is_message ? 1 + (uint32_t)op->args.peer : op->operation.parameter,
+        .tag = op->key.tag,
+        .kind = is_message ? RECORD_MESSAGE : RECORD_GROUP};
+    recorder_start(&pg->comm->recorder, &operation, RECORD_SUBMITTED, ticks_now());
+    op->record = pg->comm->recorder.number;
+}
+
 /* Calls the callback, then wakes the waiting threads. Releases the engine's reference. */
 static void op_complete(struct pg_op *op, const struct pg_outcome *outcome)
 {

@@ -317,6 +317,8 @@ enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const stru
 
 /* Give back a reference to a group; the last one frees the group. */
 void pg_release(struct tutti_pg *pg);
+/* Enter an operation into the recorder. */
+void pg_record(struct tutti_pg *pg, struct pg_op *op);
 /* Complete an operation that is in no list of the engine's any more: call the callback, then wake
  * the waiting threads. Releases the engine's reference. */
 void pg_complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome);

@@ -85,8 +85,8 @@ void recorder_end_later(struct recorder *recorder, uint64_t number, enum tutti_s
 {
     struct record_entry *entry = &recorder->page->entries[number % RECORD_ENTRIES];
     if (number && order_load_relaxed_u64(&entry->number) == number)
-        recorder_end(entry, status == TUTTI_OK ? RECORD_DONE : RECORD_FAILED, status, RECORD_GROUP,
-                     ticks_now());
+        recorder_end(entry, status == TUTTI_OK ? RECORD_DONE : RECORD_FAILED, status,
+                     (enum record_kind)(entry->outcome >> 16 & 0xff), ticks_now());
 }
 
 /* ---- dumps ----------------------------------------------------------------------------------- */

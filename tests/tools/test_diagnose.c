@@ -13,13 +13,13 @@
 
 #include <cmocka.h>
 
-enum { RANKS = 4, CALLS = DIAGNOSE_CALLS, ANY = -2 };
+enum { RANKS = 4, CALLS = DIAGNOSE_CALLS, ANY = -2, MESSAGE = -10 };
 
 struct op {
     int sequence;
     int count; /* of elements, which tells operations apart here */
     const char *state;
-    int lane; /* CALLS, or a tag */
+    int lane; /* CALLS, or a tag; of a message MESSAGE less its peer */
 };
 
 /* A rank's dump in a few words; sequence 0 ends the operations. */
@@ -35,13 +35,17 @@ struct story {
 
 static json_t *operation_pack(const struct op *op)
 {
-    json_t *object =
-        json_pack("{s:s, s:i, s:s, s:i, s:s, s:s, s:s, s:i, s:s}", "kind",
-                  op->lane == CALLS ? "call" : "group", "sequence", op->sequence, "collective",
-                  "all_reduce", "count", op->count, "dtype", "float32", "op", "sum", "algorithm",
-                  "one_shot", "parameter", 0, "state", op->state);
+    json_t *object = json_pack("{s:s, s:i, s:s, s:i, s:s, s:s, s:s, s:i, s:s}", "kind",
+                               op->lane == CALLS  ? "call"
+                               : op->lane < CALLS ? "message"
+                                                  : "group",
+                               "sequence", op->sequence, "collective", "all_reduce", "count",
+                               op->count, "dtype", "float32", "op", "sum", "algorithm", "one_shot",
+                               "parameter", 0, "state", op->state);
     if (op->lane != CALLS)
-        json_object_set_new(object, "tag", json_integer(op->lane));
+        json_object_set_new(object, "tag", json_integer(op->lane < CALLS ? 7 : op->lane));
+    if (op->lane < CALLS)
+        json_object_set_new(object, "peer", json_integer(MESSAGE - op->lane));
     return object;
 }
 
@@ -109,6 +113,12 @@ static void judge(const struct story stories[RANKS], struct verdict *verdict)
 #define TAGGED(tag, sequence, count, state)                                                        \
     {                                                                                              \
         sequence, count, state, tag                                                                \
+    }
+
+/* The number means nothing to other ranks, so it differs. */
+#define MESSAGE_WITH(peer, state)                                                                  \
+    {                                                                                              \
+        20 + (peer), 4, state, MESSAGE - (peer)                                                    \
     }
 
 static const struct row {
@@ -186,6 +196,18 @@ static const struct row {
       {.operations = {DONE(1, 4), TAGGED(7, 2, 8, "done"), TAGGED(8, 9, 8, "done")}},
       {.operations = {DONE(1, 4), TAGGED(7, 3, 8, "submitted")}}},
      {1 << 2, CULPRIT_BEHIND, 7, 3, 2}},
+    {"messages in a chain: 0 waits for 1, 1 for 2; 3 for any rank",
+     {{.operations = {MESSAGE_WITH(1, "submitted")}},
+      {.operations = {MESSAGE_WITH(0, "done"), MESSAGE_WITH(2, "submitted")}},
+      {.operations = {MESSAGE_WITH(3, "done")}},
+      {.operations = {MESSAGE_WITH(-1, "submitted")}}},
+     {1 << 2, CULPRIT_UNMATCHED, CALLS, 0, 0}},
+    {"messages in a circle",
+     {{.operations = {MESSAGE_WITH(1, "submitted")}},
+      {.operations = {MESSAGE_WITH(0, "submitted")}},
+      {.operations = {DONE(1, 4)}},
+      {.operations = {DONE(1, 4)}}},
+     {1 << 0 | 1 << 1, CULPRIT_UNMATCHED, CALLS, 0, 0}},
     {"another tensor under a tag",
      {{.operations = {TAGGED(7, 3, 8, "failed")}},
       {.operations = {TAGGED(7, 3, 8, "failed")}},

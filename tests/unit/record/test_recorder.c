@@ -150,8 +150,7 @@ static void an_end_finds_its_entry_or_none(void **state)
     recorder_end_later(&comm->recorder, 0, TUTTI_ERR_TIMEOUT);
     recorder_end_later(&comm->recorder, 1, TUTTI_ERR_TIMEOUT);
     const struct record_entry *entry = &comm->recorder.page->entries[1];
-    assert_int_equal(entry->outcome,
-                     record_outcome(RECORD_FAILED, TUTTI_ERR_TIMEOUT, RECORD_GROUP));
+    assert_int_equal(entry->outcome, record_outcome(RECORD_FAILED, TUTTI_ERR_TIMEOUT, RECORD_CALL));
     for (int i = 0; i < RECORD_ENTRIES; i++)
         record(&comm->recorder);
     assert_int_equal(entry->number, RECORD_ENTRIES + 1);
