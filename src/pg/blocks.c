@@ -6,8 +6,9 @@
  * at the same bounds on all ranks.
  *
  * The tensors of an all-to-all of lists have any lengths. All ranks exchange the lengths first, so
- * that all find a disagreement and no rank waits for bytes that do not come. Then the blocks move
- * as if each were as long as the longest one of any rank.
+ * that all find a disagreement and no rank waits for bytes that do not come. Then the lists are the
+ * operands of the communicator's v-form. If they are short, or in place or mixed in memory on any
+ * rank, the blocks go through the buffer as if each were as long as the longest one of any rank.
  */
 #include "base/error.h"
 #include "pg/pg.h"
@@ -15,6 +16,7 @@
 #include <string.h>
 
 enum { BUFFER_BYTES = PG_WIDE_ELEMENTS * sizeof(float), PIECE_ALIGNMENT = 64 };
+enum { PADDED_BYTES = 16 << 10 }; /* padded blocks of a list, up to which no v-form runs */
 
 /* One pair that moves. */
 struct move {
@@ -125,6 +127,35 @@ static enum tutti_status lengths_agree(struct tutti_pg *pg, const struct pg_op *
     return status;
 }
 
+/* A list as an operand of the v-form. Returns the address of its first tensor in memory. */
+static void *list_read(const struct pg_op *op, const struct pg_operand *operand, size_t *counts,
+                       size_t *displacements)
+{
+    char *first = NULL;
+    for (int r = 0; r < operand->count; r++) {
+        char *data = pg_block(op, operand, 0, r, &counts[r]);
+        if (counts[r] && (!first || data < first))
+            first = data;
+    }
+    for (int r = 0; r < operand->count; r++)
+        displacements[r] = counts[r] ? (size_t)((char *)operand->tensors[r].data - first) /
+                                           dtype_bytes(op->args.dtype)
+                                     : 0;
+    return first;
+}
+
+static enum tutti_status lists_run(struct tutti_pg *pg, const struct pg_op *op)
+{
+    size_t counts[2][TUTTI_MAX_RANKS], displacements[2][TUTTI_MAX_RANKS];
+    struct coll_args args = op->args;
+    args.send = list_read(op, &op->send, counts[0], displacements[0]);
+    args.recv = list_read(op, &op->recv, counts[1], displacements[1]);
+    args.send_blocks = (struct coll_blocks){counts[0], displacements[0]};
+    args.recv_blocks = (struct coll_blocks){counts[1], displacements[1]};
+    return comm_run(pg->comm, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args, op->timeout_ms,
+                    TUTTI_STREAM_DEFAULT);
+}
+
 void pg_blocks_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome)
 {
     struct move move = {.pg = pg, .op = op};
@@ -138,10 +169,14 @@ void pg_blocks_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
             (void)pg_block(op, operand, move.pair, 0, &move.count);
         if (op->staging && move.count)
             status = pg_staging_run(pg, op, move.pair, move.count);
+        else if (lists && op->direct &&
+                 move.count * (size_t)pg->comm->world_size >
+                     PADDED_BYTES / dtype_bytes(op->args.dtype))
+            status = lists_run(pg, op);
         else
-            status = op->direct ? part_run(&move, first_block(&move, &op->send),
-                                           first_block(&move, &op->recv), move.count)
-                                : pieces_run(&move);
+            status = op->direct && !lists ? part_run(&move, first_block(&move, &op->send),
+                                                     first_block(&move, &op->recv), move.count)
+                                          : pieces_run(&move);
     }
     outcome->status = status;
 }

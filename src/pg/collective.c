@@ -317,6 +317,31 @@ static bool is_contiguous(const struct pg_op *op, const struct pg_operand *opera
     return true;
 }
 
+/* Whether the lists of an all-to-all can be the operands of its v-form: no tensor that is sent lies
+ * between two that are received, and the other way round; each lies a whole number of elements
+ * behind the first. */
+static bool is_apart(const struct pg_op *op)
+{
+    const size_t width = dtype_bytes(op->args.dtype);
+    const struct pg_operand *operands[] = {&op->send, &op->recv};
+    uintptr_t begin[2] = {UINTPTR_MAX, UINTPTR_MAX}, end[2] = {0, 0};
+    uintptr_t phase = UINTPTR_MAX;
+    for (int i = 0; i < op->send.count + op->recv.count; i++) {
+        const int side = i >= op->send.count;
+        const struct tutti_tensor *tensor = &operands[side]->tensors[side ? i - op->send.count : i];
+        const uintptr_t at = (uintptr_t)tensor->data;
+        const size_t bytes = pg_elements(tensor) * width;
+        if (!bytes)
+            continue;
+        if (phase != UINTPTR_MAX && at % width != phase)
+            return false;
+        phase = at % width;
+        begin[side] = at < begin[side] ? at : begin[side];
+        end[side] = at + bytes > end[side] ? at + bytes : end[side];
+    }
+    return end[0] <= begin[1] || end[1] <= begin[0];
+}
+
 /* Copy a tensor. Its sizes and strides follow the tensors in memory. */
 static void tensor_copy(struct pg_op *op, int index, const struct tutti_tensor *from,
                         int64_t *numbers)
@@ -344,8 +369,9 @@ static void collective_fill(struct pg_op *op, const struct pg_lists *lists)
                     numbers);
     op->send.tensors = op->tensors;
     op->recv.tensors = op->tensors + sends;
-    op->direct = op->operation.format != LAYOUT_LISTS && is_contiguous(op, &op->send) &&
-                 is_contiguous(op, &op->recv);
+    op->direct = op->operation.format == LAYOUT_LISTS
+                     ? is_apart(op)
+                     : is_contiguous(op, &op->send) && is_contiguous(op, &op->recv);
     pg_title_make(op, (int)op->operation.pairs);
     op->work.tensors = op->tensors;
     op->work.tensor_count = all;
