@@ -20,7 +20,10 @@ static enum tutti_status message_read(const struct tutti_pg *pg, const struct pg
                          "%s: not all ranks of the topology file are linked: only all-reduces and "
                          "barriers run",
                          call->name);
-    return pg_list_read(pg, call, lists, op);
+    op->args.op = TUTTI_SUM; /* only for the check, which is that of a sum */
+    const enum tutti_status status = pg_list_read(pg, call, lists, op);
+    op->args.op = NULL;
+    return status;
 }
 
 static enum tutti_status submit(tutti_pg_t *pg, const struct pg_call *call,

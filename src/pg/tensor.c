@@ -105,8 +105,6 @@ enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const void *list, i
     const struct tutti_tensor *tensors = list, *tensor = &tensors[index];
     struct coll_args args = *what;
     args.send = args.recv = tensor->data;
-    if (!args.op) /* a message, which is checked as a sum */
-        args.op = TUTTI_SUM;
     enum tutti_status status =
         comm_check_args(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, tensor->device);
     const size_t bytes = args.count * dtype_bytes(args.dtype);
