@@ -108,8 +108,8 @@ static inline void message_post(struct cpu_group *group, int to, uint64_t signat
     struct layout_header *header = &message_next(group, to)->header;
     header->signature = signature;
     header->parameter = parameter;
-    /* X1 pairs A1 */
-    order_store_release_u32(&header->number, message_number(group->op.sent[to]++));
+    const uint32_t number = message_number(group->op.sent[to]++);
+    order_store_release_u32(&header->number, number); /* X1 pairs A1 */
     bell_ring_if_heard(group);
 }
 
