@@ -310,12 +310,16 @@ static enum tutti_status call_set(struct faults_rank *self, int64_t timeout_ms)
     return status == TUTTI_OK ? ended : status;
 }
 
-/* Of five pieces, whether they are pushed or pulled. */
-static size_t two_shot_bytes(const struct faults_rank *self)
+/* Of five pieces on CPU, whether they are pushed or pulled. */
+static enum tutti_status two_shot(struct faults_rank *self, int64_t timeout_ms)
 {
-    int size = self->ranks->size;
-    return (size_t)(self->comm->host->table.pushes ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
-                                                   : 9 * PIECE_BYTES / 2);
+    const size_t size = (size_t)self->ranks->size;
+    if (device_is_cuda())
+        return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_LINES, 512 * 1024, timeout_ms);
+    const size_t bytes = self->comm->host->table.pushes
+                             ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
+                             : 9 * PIECE_BYTES / 2;
+    return all_reduce(self, TUTTI_ALGO_TWO_SHOT, bytes, TUTTI_CALL_NO_ZERO_COPY, timeout_ms);
 }
 
 static const enum tutti_collective collective_of[] = {
@@ -338,7 +342,6 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     const int size = self->ranks->size, victim = self->scenario->victim;
     const int pair[] = {victim, (victim + 1) % size};
     struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = timeout_ms};
-    const bool cuda = device_is_cuda();
     plan.operation++;
     hook("call.before");
     switch (self->scenario->point->call) {
@@ -355,16 +358,13 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, SWAP_BYTES, TUTTI_CALL_NO_ZERO_COPY,
                           timeout_ms);
     case CALL_TWO_SHOT:
-        if (cuda)
-            return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_LINES, 512 * 1024, timeout_ms);
-        return all_reduce(self, TUTTI_ALGO_TWO_SHOT, two_shot_bytes(self), TUTTI_CALL_NO_ZERO_COPY,
-                          timeout_ms);
+        return two_shot(self, timeout_ms);
     case CALL_DIRECT:
         return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES, 0, timeout_ms);
     case CALL_RING:
         return all_reduce_cuda(self, TUTTI_ALGO_RING, CUDA_MEMORY_BYTES / 4, timeout_ms);
     case CALL_MESH:
-        if (cuda)
+        if (device_is_cuda())
             return all_reduce_cuda(self, TUTTI_ALGO_HYBRID_CUBE_MESH, CUDA_MEMORY_BYTES / 2,
                                    timeout_ms);
         return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
