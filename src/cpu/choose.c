@@ -132,9 +132,6 @@ enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
 enum tutti_status cpu_group_gather(struct cpu_group *group, const void *own, size_t bytes,
                                    void *all, int64_t timeout_ms)
 {
-    /* Operations of a back end for devices have smaller numbers: a fault of any of them ends this
-     * one. Kernels count for themselves. */
-    static const uint64_t first = UINT64_C(1) << 31;
     const uint64_t sequence = group->op.sequence;
     struct request request = {
         .collective = TUTTI_COLLECTIVE_SPLIT,
@@ -152,7 +149,8 @@ enum tutti_status cpu_group_gather(struct cpu_group *group, const void *own, siz
         .operands = {.send_id = LAYOUT_PRIVATE},
     };
     request.choice.run = one_shot_of(&group->table, TUTTI_COLLECTIVE_SPLIT, bytes);
-    order_store_relaxed_u64(&group->op.sequence, first + group->op.gathers++);
+    order_store_relaxed_u64(&group->op.before, sequence);
+    order_store_relaxed_u64(&group->op.sequence, GATHERS_FROM + group->op.gathers++);
     const enum tutti_status status = request.choice.run->run(group, &request, TUTTI_STREAM_DEFAULT);
     order_store_relaxed_u64(&group->op.sequence, sequence);
     return status;

@@ -400,15 +400,17 @@ static const char *const calls[] = {
     "cuThreadExchangeStreamCaptureMode",
 };
 
-/* Creates, and uses what was created. */
+/* Creates, and duplicates what was created. */
 static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct failing_calls_outcome *outcome = (struct failing_calls_outcome *)(void *)ranks->shared;
-    tutti_comm_t *comm;
+    tutti_comm_t *comm, *dup;
     RANKS_CHECK(device_enter(rank));
     outcome->whole[rank] = 0;
     if (device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK) {
-        outcome->whole[rank] = 1;
+        outcome->whole[rank] = tutti_comm_dup(comm, NULL, &dup) == TUTTI_OK;
+        RANKS_CHECK(!dup == !outcome->whole[rank]);
+        tutti_comm_destroy(dup);
         tutti_comm_destroy(comm);
     } else {
         RANKS_CHECK(!comm);

@@ -165,12 +165,14 @@ static int late(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct tutti_comm_options options = {.struct_size = sizeof options,
                                                .timeout_ms = SHORT_MS};
+    struct tutti_fault fault = {.struct_size = sizeof fault};
     tutti_comm_t *first, *comm, *sub;
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &first) == TUTTI_OK);
     RANKS_CHECK(tutti_comm_dup(first, &options, &comm) == TUTTI_OK);
     if (rank != VICTIM) {
         RANKS_CHECK(tutti_comm_dup(comm, NULL, &sub) == TUTTI_ERR_TIMEOUT && sub == none);
         RANKS_CHECK(strstr(tutti_last_error(), "rank 2"));
+        RANKS_CHECK(tutti_comm_status(comm, &fault) == TUTTI_ERR_TIMEOUT && fault.sequence == 1);
     }
     RANKS_CHECK(works(first)); /* the victim waits here */
     tutti_comm_destroy(comm);

@@ -63,6 +63,9 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
     invariant(fault->status != TUTTI_OK && fault->peer >= 0 && fault->peer < group->size);
     if (order_exchange_u32(&group->faults.claimed, 1) == 0) {
         group->faults.fault = *fault;
+        if (fault->sequence >= GATHERS_FROM) /* then it is the operation that was to come */
+            group->faults.fault.sequence = order_load_relaxed_u64(&group->op.before) + 1;
+        fault = &group->faults.fault;
         if (!order_load_relaxed_u32(&group->faults.quit)) /* relaxed: carries nothing else */
             arena_write_fault(&group->own->fault, fault);
         if (group->faults.record)

@@ -15,9 +15,14 @@ enum cpu_lane {
     LANE_SUBSET, /* a barrier of some ranks */
 };
 
+/* Those of cpu_group_gather() are numbered from here on. No operation has so large a number: a
+ * fault of any operation ends a gather. */
+#define GATHERS_FROM ((UINT64_C(1) << 62) + (UINT64_C(1) << 31))
+
 struct cpu_sequence {
     uint64_t sequence;     /* number of the collective that runs, or of the last one, of any lane */
     uint64_t gathers;      /* count of cpu_group_gather()'s */
+    uint64_t before;       /* the sequence before the last of them */
     uint32_t announcement; /* count of the lane ALL's: the place of the small message */
     int64_t deadline;      /* of the operation; 0 until it first has to wait slowly */
     enum cpu_lane lane;
