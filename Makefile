@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo check test test-all test-torch faults fuzz coverage bench soak compilers deps wheel install format \
+.PHONY: all demo check test test-all test-torch faults fuzz coverage bench soak compilers deps wheel wheel-arm install format \
 	check-format clean help
 
 all: ## build the library, the tool and the examples, in build/release
@@ -70,6 +70,11 @@ wheel: ## build the Python package: a wheel that needs no compiler, and a source
 	@scripts/deps build
 	@scripts/venv --without-torch
 	@scripts/wheel
+
+wheel-arm: ## build the wheel for aarch64 by a cross compiler, and run tests of it under qemu (15 minutes)
+	@scripts/deps all
+	@scripts/venv --without-torch
+	@scripts/wheel --aarch64
 
 install: all ## install under PREFIX (/usr/local), below DESTDIR if set
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
