@@ -276,7 +276,9 @@ static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective w
     const bool varies = collectives[which].varies;
     const size_t most =
         self->comm->host->areas.message_bytes[to_all] * (size_t)(varies ? V_PIECES : ROOTED_PIECES);
-    unsigned char *send = self->memory, *recv = send + MEMORY_BYTES / 2;
+    /* Five ranks gather more than a half, and two ranks scatter more than a quarter. */
+    unsigned char *send = self->memory,
+                  *recv = send + MEMORY_BYTES / (collectives[which].send_all ? 2 : 4);
     size_t counts[TUTTI_MAX_RANKS];
     for (size_t r = 0; r < TUTTI_MAX_RANKS; r++)
         counts[r] = most - (varies ? r : 0) - (self->wrong == WRONG_COUNT);
