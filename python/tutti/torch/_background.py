@@ -12,7 +12,7 @@ from torch.autograd import profiler
 import tutti
 from tutti._pg import SubmitOptions
 from tutti._tutti import ffi, lib
-from tutti.torch._operands import HostCopy, Operand, moved
+from tutti.torch._operands import Operand, moved
 from tutti.torch._work import Work
 
 # By the function of a communicator: that of process groups, and whether send and recv have a block for each rank.
@@ -79,6 +79,10 @@ def _describe(blocks: Sequence[Block], device: torch.device) -> tuple[Any, list[
     return tensors, kept
 
 
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+
 def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device, calls: Sequence[tuple[Any, ...]],
                      written: Sequence[Any], outputs: Any, timeout: float | None, kept: Any) -> Work:
     """Calls as ProcessGroup._collective() has them, as one operation behind the device's current stream."""
@@ -92,7 +96,7 @@ def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device
         sides = [[(call[place], call[3] * (group.world_size if is_wide else 1), call[4])
                   for call in calls if call[place] is not ffi.NULL] for place, is_wide in zip((1, 2), wide)]
     (send, kept_send), (recv, kept_recv) = [_describe(side, device) for side in sides]
-    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+    stream = _stream(device)
     work = BackgroundWork(title, outputs, stream)
     work.start(group, function, (send, len(sides[0]), recv, len(sides[1])), arguments, written,
                kept, {"timeout": timeout, "stream": stream})
@@ -101,10 +105,10 @@ def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device
 
 def start_message(group: tutti.ProcessGroup, title: str, tensor: torch.Tensor, peer: int, tag: int) -> Work:
     is_send = title == "send"
-    operand = Operand(tensor) if tensor.is_cpu else HostCopy(tensor, filled=is_send)
+    operand, stream = Operand(tensor), _stream(tensor.device)
     dtype, count = moved(tensor)
-    described, _kept = _describe([(operand.address, count, dtype)], operand.memory.device)
-    work = BackgroundWork(title, [tensor], None if tensor.is_cpu else torch.cuda.current_stream(tensor.device))
+    described, _kept = _describe([(operand.address, count, dtype)], tensor.device)
+    work = BackgroundWork(title, [tensor], stream)
     work.start(group, lib.tutti_pg_send if is_send else lib.tutti_pg_recv, [described, peer], [],
-               [] if is_send else [operand], operand, {"tag": tag})
+               [] if is_send else [operand], operand, {"tag": tag, "stream": stream})
     return work

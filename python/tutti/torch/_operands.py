@@ -71,18 +71,6 @@ class Operand:
             self.tensor.detach().copy_(self.memory)
 
 
-class HostCopy(Operand):
-    """A CUDA tensor in memory of the host."""
-
-    def __init__(self, tensor: torch.Tensor, filled: bool) -> None:
-        self.tensor = tensor
-        self.memory = (tensor.detach().cpu().contiguous() if filled
-                       else torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True))
-
-    def done(self) -> None:
-        self.tensor.detach().copy_(self.memory, non_blocking=True)
-
-
 class Blocks:
     """A list of tensors of one size in one contiguous tensor, a block for each; done() copies the blocks to the list."""
 
