@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The shortest time that the machine allows for an all-reduce of 2 ranks. Two pinned threads run at
- * the same time.
+ * The shortest time that the machine allows for a collective of 2 ranks. Two pinned threads run at
+ * the same time. Memory and link are for an all-reduce, copies for collectives without a sum.
  *
  * Memory: each thread adds 1 to every float of its own buffer, because each rank reads and writes
  * its buffer. If both buffers together are larger than the last-level cache, this measures memory.
  *
  * Link: each thread reads what the other one has just written, because each rank needs all bytes of
  * the other rank. The threads write in turns where they have read, as two ranks do.
+ *
+ * Copies: each thread copies a block that the other one has just written (all-gather, all-to-all),
+ * or only one thread does (broadcast, gather, scatter, send): all bytes are read and written once.
  *
  * Prints the medians by the distance of the cores.
  */
@@ -23,12 +26,17 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SKIPPED     77
 #define LINK_FLOATS ((size_t)128 << 10)
 #define LINK_PASSES 4 /* a round */
 
 enum { NEAR, FAR, PLACEMENTS };
+enum { ONE_WAY, BOTH_WAYS, WAYS };
+
+static const size_t block_kib[] = {64, 1024, 16384};
+enum { BLOCKS = sizeof(block_kib) / sizeof(*block_kib) };
 
 static struct ping ping;
 static _Alignas(4096) float places[2][LINK_FLOATS];
@@ -46,6 +54,7 @@ struct worker {
     float sink;
     double memory_ns; /* of the last round */
     double link_ns;
+    double copy_ns[WAYS][BLOCKS];
     double before_ns, after_ns; /* a cache line's round trip */
 };
 
@@ -100,13 +109,45 @@ static void link_pass(struct worker *worker)
     worker->places[1] = write;
 }
 
-/* The last of several link passes counts. */
+/* At most 1 MiB at a time: longer copies of glibc go past the caches. */
+static void block_copy(float *to, const float *from, size_t count)
+{
+    size_t most = (size_t)256 << 10, step = count < most ? count : most;
+
+    for (size_t i = 0; i < count; i += step)
+        memcpy(to + i, from + i, step * sizeof(float));
+}
+
+/* The first half of the buffer has the block that the other thread copies. */
+static void copy_pass(struct worker *worker, int ways, int block)
+{
+    size_t count = block_kib[block] * 1024 / sizeof(float), half = worker->count / 2;
+    bool gives = ways == BOTH_WAYS || worker->side == 1;
+    bool takes = ways == BOTH_WAYS || worker->side == 0;
+    int64_t start;
+
+    if (count > half)
+        return;
+    for (size_t i = 0; gives && i < count; i++)
+        worker->buffer[i] += 1;
+    meet(worker);
+    start = now_ns();
+    if (takes)
+        block_copy(worker->buffer + half, worker->other->buffer, count);
+    worker->copy_ns[ways][block] = (double)(now_ns() - start);
+    meet(worker);
+}
+
+/* The last of several link passes and of several copies counts. */
 static void pass(struct worker *worker)
 {
     worker->before_ns = ping_round_trip_ns(&ping, worker->side, 2);
     memory_pass(worker);
     for (int i = 0; i < LINK_PASSES; i++)
         link_pass(worker);
+    for (int ways = 0; ways < WAYS; ways++)
+        for (int i = 0; i < BLOCKS * LINK_PASSES; i++)
+            copy_pass(worker, ways, i / LINK_PASSES);
     worker->after_ns = ping_round_trip_ns(&ping, worker->side, 2);
 }
 
@@ -144,8 +185,11 @@ static bool find_cores(int cores[2])
     return found == 2;
 }
 
+/* By the distance of the cores. */
+static struct samples memory[PLACEMENTS], link[PLACEMENTS], copies[WAYS][BLOCKS][PLACEMENTS];
+
 /* All rounds: this thread's passes beside the partner's. */
-static void measure(struct worker *workers, struct samples *memory, struct samples *link)
+static void measure(struct worker *workers)
 {
     for (int round = 0; round < workers[0].rounds; round++) {
         int placement;
@@ -157,6 +201,12 @@ static void measure(struct worker *workers, struct samples *memory, struct sampl
             continue;
         samples_add(&memory[placement], fmax(workers[0].memory_ns, workers[1].memory_ns));
         samples_add(&link[placement], fmax(workers[0].link_ns, workers[1].link_ns));
+        for (int i = 0; i < WAYS * BLOCKS; i++) {
+            int ways = i / BLOCKS, block = i % BLOCKS;
+
+            samples_add(&copies[ways][block][placement],
+                        fmax(workers[0].copy_ns[ways][block], workers[1].copy_ns[ways][block]));
+        }
     }
 }
 
@@ -166,10 +216,30 @@ static void report(struct samples *samples, const char *what, size_t bytes)
         if (samples[i].count > 0) {
             double ns = samples_median(&samples[i]);
 
-            printf("2 cores, %s: %s %.1f us, %.1f GB/s each (median of %zu)\n", what,
+            printf("2 cores, %s: %s %.2f us, %.1f GB/s each (median of %zu)\n", what,
                    i == NEAR ? "near" : "far", ns * 1e-3, (double)bytes / ns, samples[i].count);
         }
         samples_fini(&samples[i]);
+    }
+}
+
+static void report_all(size_t mib)
+{
+    static const char *const names[] = {"broadcast, gather, scatter, send",
+                                        "all-gather, all-to-all"};
+    char what[64];
+
+    snprintf(what, sizeof(what), "%zu MiB each, read and written", mib);
+    report(memory, what, mib << 20);
+    snprintf(what, sizeof(what), "%zu KiB each, from the other's caches",
+             LINK_FLOATS * sizeof(float) >> 10);
+    report(link, what, LINK_FLOATS * sizeof(float));
+    for (int i = 0; i < WAYS * BLOCKS; i++) {
+        size_t kib = block_kib[i % BLOCKS];
+
+        snprintf(what, sizeof(what), "%s, a block of %zu KiB", names[i / BLOCKS], kib);
+        if (kib * 2 <= mib * 1024)
+            report(copies[i / BLOCKS][i % BLOCKS], what, kib << 10);
     }
 }
 
@@ -177,11 +247,9 @@ int main(int argc, char **argv)
 {
     size_t mib = argc > 1 ? strtoul(argv[1], NULL, 10) : 64;
     int rounds = argc > 2 ? atoi(argv[2]) : 400;
-    struct samples memory[PLACEMENTS] = {0}, link[PLACEMENTS] = {0};
     struct worker workers[2] = {0};
     pthread_barrier_t together;
     pthread_t thread;
-    char what[64];
     int cores[2];
 
     if (argc > 3 || mib < 1 || rounds < 1) {
@@ -210,13 +278,9 @@ int main(int argc, char **argv)
     if (pthread_create(&thread, NULL, partner, &workers[1]) != 0)
         return EXIT_FAILURE;
     bind_to(cores[0]);
-    measure(workers, memory, link);
+    measure(workers);
     pthread_join(thread, NULL);
-    snprintf(what, sizeof(what), "%zu MiB each, read and written", mib);
-    report(memory, what, mib << 20);
-    snprintf(what, sizeof(what), "%zu KiB each, from the other's caches",
-             LINK_FLOATS * sizeof(float) >> 10);
-    report(link, what, LINK_FLOATS * sizeof(float));
+    report_all(mib);
     pthread_barrier_destroy(&together);
     free(workers[0].buffer);
     free(workers[1].buffer);
