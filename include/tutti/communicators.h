@@ -27,10 +27,10 @@ extern "C" {
  * unless the fault is its own (TIMEOUT, PEER_DEAD, ABORTED, and MISMATCH of the calls).
  *
  * - [in] color: 0 or more; negative, such as TUTTI_NO_COLOR: the rank takes part, and gets NULL
- * - [in] options: of the new communicator. NULL, and each field that is 0, mean what comm has;
- * name: "NAME/split-N.COLOR", where NAME is comm's and N counts the splits. What
- * tutti_comm_create() compares is compared among the ranks of a color. device is comm's, or 0;
- * defer is refused
+ * - [in] options: of the new communicator. NULL, and each field that is 0, mean what comm has. The
+ *   default name is "NAME/split-N.COLOR", where NAME is comm's and N counts the splits. What
+ *   tutti_comm_create() compares is compared among the ranks of a color. device is comm's, or 0;
+ *   defer is refused
  * - [out] sub: destroy it with tutti_comm_destroy()
  *
  * On CUDA the call takes no stream and waits for no operation; a rank that calls something else
