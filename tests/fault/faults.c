@@ -415,13 +415,18 @@ static void note_time(struct ranks *ranks)
         ;
 }
 
+uint64_t faults_numbers(const struct faults_rank *self)
+{
+    const enum faults_call call = self->scenario->point->call;
+    return call == CALL_SUBSET ? 0 : call == CALL_SET ? 2 : 1;
+}
+
 /* The fault as the communicator tells it, first noticed in an operation from `first` to `last`. */
 static int check_fault(struct faults_rank *self, enum tutti_status expected, int first, int last)
 {
     struct ranks *ranks = self->ranks;
     const int rank = self->rank, victim = self->scenario->victim;
-    const uint64_t numbers =
-        self->scenario->point->call == CALL_SET ? 2 : 1; /* that a call takes */
+    const uint64_t numbers = faults_numbers(self);
     struct tutti_fault fault = {.struct_size = sizeof fault};
     char name[16], text[512];
     snprintf(name, sizeof name, "rank %d", victim);
@@ -431,7 +436,7 @@ static int check_fault(struct faults_rank *self, enum tutti_status expected, int
     RANKS_CHECK(fault.rank >= 0 && fault.rank < ranks->size);
     if (device_is_cuda() && expected == TUTTI_ERR_ABORTED)
         first--; /* between two operations it is the former that is named */
-    if (self->scenario->point->call != CALL_SUBSET)
+    if (numbers)
         RANKS_CHECK(fault.sequence > numbers * (uint64_t)(first - 1) &&
                     fault.sequence <= numbers * (uint64_t)last);
     RANKS_CHECK(tutti_fault_format(&fault, text, sizeof text) > 0 && strstr(text, name));

@@ -103,6 +103,8 @@ int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_s
 void faults_close(struct faults_rank *self);
 /* The scenario's operation once. */
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms);
+/* The numbers that it takes in the order of the communicator's collectives. */
+uint64_t faults_numbers(const struct faults_rank *self);
 /* From now on the calling thread does action() at the scenario's point of its FAULT_AT-th
  * operation. */
 void faults_arm(struct faults_rank *self, void (*action)(struct faults_rank *self));
