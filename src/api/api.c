@@ -62,7 +62,7 @@ static uint64_t signature_of(enum tutti_collective collective, const struct coll
 /* ---- collectives with elements ----------------------------------------------------------------
  */
 
-/* An operand on a device that a CPU communicator cannot reach. */
+/* Refuses an operand on a device that a CPU communicator cannot reach. */
 static enum tutti_status device_refuse(const char *call, const char *operand, const void *pointer,
                                        int ordinal)
 {
@@ -92,7 +92,7 @@ call_check(const struct tutti_comm *comm, const char *call, const struct coll *c
     return TUTTI_OK;
 }
 
-/* What every request begins with: nothing that only some of them have. */
+/* Fills the fields that every request has. */
 static inline void request_fill(struct tutti_comm *comm, const struct tutti_call_options *options,
                                 struct request *request)
 {
@@ -108,7 +108,8 @@ static inline void request_fill(struct tutti_comm *comm, const struct tutti_call
     request->quick = false;
 }
 
-/* The scalar of a premultiplied sum is part of what the ranks must agree on. */
+/* Reads the scalar of a premultiplied sum. The ranks must agree on it, so its hash is the
+ * parameter. */
 static void scalar_read(tutti_op_t op, struct request *request)
 {
     uint64_t bits;
@@ -117,7 +118,7 @@ static void scalar_read(tutti_op_t op, struct request *request)
     request->parameter = signature_hash(bits);
 }
 
-/* The root is part of what the ranks must agree on. A message is of two ranks. */
+/* Reads the root, on which the ranks must agree, or the other rank of a message. */
 static void peer_read(const struct tutti_comm *comm, const struct coll *coll, int peer,
                       struct request *request)
 {
@@ -130,8 +131,8 @@ static void peer_read(const struct tutti_comm *comm, const struct coll *coll, in
     rank_set_add(&request->subset, peer);
 }
 
-/* Counts that all ranks pass are part of what the ranks must agree on. Others are compared by each
- * message. */
+/* Reads the blocks. Where all ranks pass the same counts, they must agree on these. Other counts
+ * are compared with each message. */
 static void blocks_read(const struct tutti_comm *comm, const struct coll *coll,
                         const struct coll_args *args, size_t width, struct request *request)
 {
@@ -160,7 +161,7 @@ static bool view_find(const struct tutti_comm *comm, const void *pointer, size_t
     return true;
 }
 
-/* Whether the peers can reach an operand: whether it lies in an allocation of a group with these
+/* Whether the peers can reach an operand, because it lies in an allocation of a group with these
  * ranks. */
 static bool operand_find(const struct tutti_comm *comm, const void *operand, size_t bytes,
                          struct symm_view *view)
@@ -169,8 +170,8 @@ static bool operand_find(const struct tutti_comm *comm, const void *operand, siz
            view->world_size == comm->world_size;
 }
 
-/* Where the peers can reach the operands that they use. Where an operand has a block for each rank,
- * the peers read send only. An all-to-all in place must not be read there: each rank would write
+/* Finds the places where the peers can reach the operands. If an operand has a block for each rank,
+ * the peers only read `send`. They must not do so in an all-to-all in place: each rank would write
  * over blocks that its peers still need. */
 static void operands_find(const struct tutti_comm *comm, const struct coll *coll,
                           struct request *request)
@@ -246,7 +247,7 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
     request->bytes = call.bytes;
     request->element_bytes = (uint32_t)(width >> is_complex);
     request->reduce = coll->reduces ? reduce_function(comm->isa, component, kind) : NULL;
-    /* On CUDA the launcher adds the kernel's algorithm. */
+    /* On CUDA the launcher adds the algorithm of the kernel. */
     request->signature =
         signature_pack(which == TUTTI_COLLECTIVE_RECV ? TUTTI_COLLECTIVE_SEND : which, args->dtype,
                        kind, comm->cuda ? TUTTI_ALGO_NONE : request->choice.algo,
@@ -274,7 +275,7 @@ collective(struct tutti_comm *comm, enum tutti_collective which, const struct co
     return call_ended(comm, &request, request.choice.run->run(comm->group, &request, stream));
 }
 
-/* A call of a group: it runs at the group's end. */
+/* Adds a call to a group of calls: it runs at the group's end. */
 static __attribute__((cold, noinline)) enum tutti_status
 call_collect(struct call_set *set, struct tutti_comm *comm, enum tutti_collective which,
              struct coll_args args, tutti_stream_t stream, const struct tutti_call_options *given)
@@ -505,7 +506,7 @@ enum tutti_status tutti_all_to_all_with(const void *send, void *recv, size_t cou
     return call_run(comm, TUTTI_COLLECTIVE_ALL_TO_ALL, &args, stream, options);
 }
 
-/* Reads the subset: all ranks if none are named. */
+/* Reads the subset: all ranks if `ranks` is NULL. */
 static enum tutti_status subset_read(const struct tutti_comm *comm, const int *ranks, int count,
                                      struct rank_set *subset)
 {
@@ -610,7 +611,7 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
         return coll_explain(call, coll, &args, error, comm->rank, comm->world_size, "send");
     const struct choice_call asked = {
         .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
-        .bytes = count || !comm->cuda ? count * width : 1, /* a kernel's answer needs a size */
+        .bytes = count || !comm->cuda ? count * width : 1, /* a choice among kernels needs a size */
         .dtype = dtype,
         .algo = options.algo,
         .storage_offset_bytes = options.storage_offset * width,

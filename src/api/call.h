@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What every public call of a collective does before and after the operation. */
+/* The begin and the end of every public call of a collective. */
 #ifndef TUTTI_API_CALL_H
 #define TUTTI_API_CALL_H
 
@@ -33,14 +33,14 @@ enum tutti_status call_refuse_entry(struct tutti_comm *comm, const char *call);
 __attribute__((cold)) enum tutti_status call_refused(struct tutti_comm *comm, uint64_t signature,
                                                      enum tutti_status status);
 
-/* The end of an operation. The clock is read again only if the operation took long enough: a quick
- * operation ended when its last rank had started. */
+/* The end of an operation. The clock is not read again after a quick operation: it ended when its
+ * last rank had started. */
 static inline enum tutti_status call_ended(struct tutti_comm *comm, const struct request *request,
                                            enum tutti_status status)
 {
     if (__builtin_expect(!request->entry, 0))
         return call_refused(comm, request->signature, status);
-    if (comm->cuda) /* the stream has it */
+    if (comm->cuda) /* the stream runs it */
         return status;
     /* An operation that took a number and failed is not the last one that completed. */
     if (__builtin_expect(status != TUTTI_OK && rank_set_empty(request->subset), 0))

@@ -29,7 +29,7 @@ struct call_set {
     enum tutti_status refused;
     bool enters;        /* the call that is being made is the first one on its communicator */
     struct slot *slots; /* kept for later sets */
-    struct slot **free; /* where the first one is that has no call; all behind it have none */
+    struct slot **free; /* points to the first slot without a call; no later slot has one */
 };
 
 uint32_t call_sets_open;
@@ -46,7 +46,7 @@ static void set_clear(struct call_set *set)
     set->refused = TUTTI_OK;
 }
 
-/* At the end of the thread. */
+/* Called at the end of the thread. */
 static void set_free(void *opaque)
 {
     struct call_set *set = opaque;
@@ -67,7 +67,7 @@ static void make_key(void)
         abort();
 }
 
-/* The calling thread's; NULL if it has none. */
+/* The set of the calling thread; NULL if it has none. */
 static struct call_set *set_of_thread(void)
 {
     pthread_once(&once, make_key);
@@ -81,7 +81,7 @@ struct call_set *call_set_find(const struct tutti_comm *comm)
     return set && set->depth && !(comm && comm->cuda) ? set : NULL;
 }
 
-/* The set will start none of its calls. */
+/* Refuses the set: it will start none of its calls. */
 static enum tutti_status set_refuse(struct call_set *set, enum tutti_status status)
 {
     if (set->refused == TUTTI_OK)
@@ -149,8 +149,8 @@ static bool is_own(const struct slot *slot)
     return coll_rows[request->collective].peer == COLL_PARTNER && request->peer == slot->comm->rank;
 }
 
-/* The receive of a send, or the send of a receive: both have the same number among those of their
- * communicator. NULL: there is none. */
+/* The receive of a send, or the send of a receive, to oneself. Send n of a communicator belongs to
+ * its receive n. NULL: there is none. */
 static const struct slot *own_partner(const struct call_set *set, const struct slot *slot)
 {
     int number = 0;
@@ -238,7 +238,7 @@ static enum tutti_status set_end(struct call_set *set)
             failed = slot;
     }
     if (failed && !refused) {
-        (void)cpu_group_status(failed->comm->host, NULL); /* its message is the thread's last one */
+        (void)cpu_group_status(failed->comm->host, NULL); /* sets the thread's last error */
         status = failed->call.status;
     }
     set_clear(set);

@@ -16,20 +16,21 @@ extern uint32_t call_sets_open;
 
 struct call_set *call_set_find(const struct tutti_comm *comm) __attribute__((cold));
 
-/* The set that collects this thread's calls on the communicator. NULL: it makes them at once, as
- * always on a CUDA communicator, whose calls wait for no rank. */
+/* The set that collects this thread's calls on the communicator. NULL: the thread makes its calls
+ * at once. This is always so on a CUDA communicator, because its calls wait for no rank. */
 static inline struct call_set *call_set_of(const struct tutti_comm *comm)
 {
     return __builtin_expect(order_load_relaxed_u32(&call_sets_open) == 0, 1) ? NULL
                                                                              : call_set_find(comm);
 }
 
-/* As call_enter(), but an entered communicator stays so while the set has a call on it. Returns why
- * the caller may not enter, as call_refuse_entry(); then the set will start none of its calls. */
+/* As call_enter(), but the communicator stays entered while the set has a call on it. If the caller
+ * may not enter, returns the status of call_refuse_entry(), and the set will start none of its
+ * calls. */
 enum tutti_status call_set_enter(struct call_set *set, struct tutti_comm *comm, const char *call);
-/* The end of a call that has entered. `status`: of its checks. If OK, the request is complete, and
- * choice.run is how it runs. If not, the call is recorded as refused, with the signature, and the
- * set will start none of its calls. Returns `status`, or NO_MEMORY. */
+/* Ends a call that has entered. `status` is the result of its checks. If it is OK, the request is
+ * complete and choice.run is its algorithm. If not, the call is recorded as refused, with the
+ * signature, and the set will start none of its calls. Returns `status`, or NO_MEMORY. */
 enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
                                const struct request *request, uint64_t signature,
                                enum tutti_status status);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What can be asked without doing anything. */
+/* The public queries about the library and the machine. */
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/comm.h"
@@ -34,7 +34,7 @@ static enum tutti_status calls_value(char *text, size_t size)
     return TUTTI_OK;
 }
 
-/* No CPU has multicast objects. */
+/* A CPU has no multicast objects. */
 static enum tutti_status multicast_value(char *text, size_t size)
 {
     struct cuda_device current;

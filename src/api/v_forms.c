@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The public v-forms. They share the code of their calls, which is no faster with a copy for each.
+/* The public v-forms. All share one function for their calls: a copy for each would not be faster.
  */
 #include "comm/comm.h"
 

@@ -33,7 +33,7 @@ static inline bool deadline_passed(int64_t deadline)
 }
 
 /* Returns the milliseconds until the deadline, at least 0, or -1 for DEADLINE_NEVER. Rounded up, so
- * that a thread that sleeps so long does not wake before the deadline. */
+ * that a thread that sleeps for this time does not wake before the deadline. */
 static inline int64_t deadline_left_ms(int64_t deadline)
 {
     if (deadline == DEADLINE_NEVER)
@@ -49,7 +49,7 @@ static inline int64_t deadline_timeout_ms(int64_t deadline)
     return left ? left : 1;
 }
 
-/* What is left, as poll() wants it. */
+/* The time left, as an argument of poll(). */
 static inline int deadline_poll_ms(int64_t deadline)
 {
     int64_t left_ms = deadline_left_ms(deadline);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the kernels of a rank's device write into the rank's recorder (record.h). The recorder is
- * mapped for the device, because the host does not see the replays of a graph. All times are those
- * of the device's clock. docs/layout.md explains the fields. Compiles as C11 and as CUDA.
+ * The words that the kernels of a rank's device write into the rank's recorder (record.h). The
+ * recorder is mapped for the device, because the host does not see the replays of a graph. All
+ * times are those of the device's clock. docs/layout.md explains the fields. Compiles as C11 and as
+ * CUDA.
  *
  * - The control warp of block 0 marks each operation of all ranks when it begins: two lines of 16
- *   bytes. Nothing is written at the end, which would cost workers too much. An operation has ended
- *   when the next one has begun. The last one runs if a kernel waits in it; else it counts as
- *   begun.
+ *   bytes. Nothing is written at the end, because that would cost the workers too much. An
+ *   operation has ended when the next one has begun. The last operation is running if a kernel
+ *   waits in it; else its state is "begun".
  * - A kernel that waits for long writes the rank for which it waits, each time that it looks at
  *   the host's words, every 20 us. The time of the last look shows the watcher whether the kernel
  *   still waits.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the library knows of a dtype. Inline functions, for the hot path. */
+/* The properties of a dtype. Inline functions, for the hot path. */
 #ifndef TUTTI_DTYPE_H
 #define TUTTI_DTYPE_H
 
@@ -7,7 +7,7 @@
 
 #include <assert.h>
 
-/* The dtypes that have reductions of their own are those before the complex ones. */
+/* The dtypes before the complex ones have reductions of their own. */
 enum { DTYPE_REALS = TUTTI_COMPLEX64 };
 
 static inline size_t dtype_bytes(enum tutti_dtype dtype)

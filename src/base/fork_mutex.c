@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/fork_mutex.h"
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* no other is taken under it */
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* no mutex is taken under it */
 static struct fork_mutex *list; /* all that were ever locked; one that was first locked later comes
                                    before the others */
-/* Two threads may call fork() at the same time: the second one waits until the first one's is over.
+/* Two threads may call fork() at the same time: the second thread waits for the end of the first
+ * fork().
  */
 static pthread_mutex_t forking = PTHREAD_MUTEX_INITIALIZER;
-static struct fork_mutex *held; /* by fork(): this one and those behind it */
+static struct fork_mutex *held; /* fork() holds this mutex and all after it */
 
 static void hold_all(void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A mutex of a list that a whole process has. fork() waits until no thread holds it. Otherwise the
- * child could find it held by a thread that the child lacks. Not for fast paths. */
+/* A mutex of a list that the whole process shares. fork() waits until no thread holds it. Otherwise
+ * a thread that does not exist in the child could hold the child's copy. Not for fast paths. */
 #ifndef TUTTI_FORK_MUTEX_H
 #define TUTTI_FORK_MUTEX_H
 
@@ -10,7 +10,7 @@
 struct fork_mutex {
     pthread_mutex_t mutex;
     void (*in_child)(void); /* called in a child, under the mutex; may be NULL */
-    bool known;             /* it is in the list below */
+    bool known;             /* it is in the list of fork_mutex.c */
     struct fork_mutex *next;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What may end a wait of the set-up before its deadline: an abort, the death of a rank that is
- * awaited, or a message of a rank that has given up. */
+/* The events that may end a wait of the set-up before its deadline: an abort, the death of an
+ * awaited rank, or a message of a rank that has given up. */
 #ifndef TUTTI_INTERRUPT_H
 #define TUTTI_INTERRUPT_H
 
@@ -12,8 +12,8 @@ struct interrupt {
     /* Returns OK, or the status with which the wait must end; then the error message is set. May be
      * NULL. */
     enum tutti_status (*ask)(void *context);
-    /* The same for what makes the wait pointless, such as a dead peer. The wait calls it only after
-     * nothing has arrived for a while, and so uses what arrived before. May be NULL. */
+    /* The same for an event that makes the wait pointless, such as a dead peer. The wait calls it
+     * only after nothing has arrived for a while, and so uses what arrived before. May be NULL. */
     enum tutti_status (*ask_pointless)(void *context);
     /* Returns why a peer has closed its connection, with its message; OK if it has not said why.
      * Waits up to a second for the peer's message. May be NULL. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What holds at a change of state, if the library has no bug. The tests' builds check it
- * (TUTTI_INVARIANTS, set by TUTTI_BUILD_TESTS) and end the process where it does not hold. In other
- * builds it costs nothing.
+ * Conditions that always hold at a change of state, unless the library has a bug. The tests' builds
+ * check them (TUTTI_INVARIANTS, set by TUTTI_BUILD_TESTS) and end the process if one is false. In
+ * other builds they cost nothing.
  */
 #ifndef TUTTI_INVARIANT_H
 #define TUTTI_INVARIANT_H

@@ -2,15 +2,15 @@
 /*
  * Every byte that two ranks of a CPU communicator share: one arena for each rank. Its owner writes
  * it and its peers read it, except for words that say otherwise. docs/layout.md explains the arena,
- * docs/ordering.md lists who waits for what. Fixed-width integers and offsets only.
+ * docs/ordering.md lists which rank waits for which word. Fixed-width integers and offsets only.
  *
  * A header has a 32-bit number, which starts at 1 and is equal on all ranks. In a small message it
- * is the operation's sequence (message = sequence mod 2); in a flag it is the step of the piece
- * buffer (slot = step mod 4); in a swap place it is the piece (arena = rank xor piece mod 2). An
- * operation takes no step, or one for each of its pieces.
+ * is the operation's sequence (message = announcements mod 2); in a flag it is the step of the
+ * piece buffer (slot = step mod 4); in a swap place it is the piece (arena = rank xor piece mod 2).
+ * Each piece takes the next number.
  *
  * Every peer maps the first LAYOUT_CONTROL_BYTES. The rest is data: only ranks whose links reach it
- * map it. In other ranks the addresses are reserved. Behind struct layout_arena lie the areas of
+ * map it. Other ranks only reserve the addresses. Behind struct layout_arena lie the areas of
  * longer operations, whose sizes are fixed at creation: cpu/transport/areas.h.
  */
 #ifndef TUTTI_LAYOUT_H
@@ -40,18 +40,18 @@ enum {
     LAYOUT_MESSAGE_BYTES = 32,
     LAYOUT_LOG = 8,
     LAYOUT_LEAST_ARENA = 64 * 1024,
-    LAYOUT_RANK_BYTES = 512, /* more of the least arena for each rank beyond LAYOUT_LEAST_RANKS */
+    LAYOUT_RANK_BYTES = 512, /* added to the least arena for each rank beyond LAYOUT_LEAST_RANKS */
     LAYOUT_LEAST_RANKS = 16,
     LAYOUT_DIMS = 16,
     LAYOUT_POSTS = 32, /* announcements of one rank, and verdicts, that may be unread */
 };
 
-/* In `order` of a message of a process group: this bit and the kind of the message. */
+/* `order` of a process group's message is this bit and the kind of the message. */
 #define LAYOUT_GROUP_ORDER (UINT64_C(1) << 63)
 
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
 
-/* What travels with every operation (promise 4). */
+/* The description that travels with every operation (promise 4). */
 struct layout_header {
     uint64_t signature; /* collective, dtype, op, algorithm, count: signature.h */
     uint32_t parameter; /* hash of the scalar */
@@ -84,12 +84,12 @@ struct layout_small_message {
  * header's line, a longer one lies in the owner's place for it: cpu/transport/pair.h. */
 struct layout_message {
     struct layout_header header;
-    uint64_t order; /* number of the collective; 0 of a send; or of a process group's */
+    uint64_t order; /* number of the collective; 0 in a send; see LAYOUT_GROUP_ORDER */
     uint64_t id;    /* of a process group's message: the group's own */
     unsigned char payload[LAYOUT_MESSAGE_BYTES];
 };
 
-/* By the reader: the numbers of the messages that it has read, of one sender. */
+/* Written by the reader: the numbers of the messages of one sender that it has read. */
 struct layout_read {
     uint32_t pair[LAYOUT_WINDOW]; /* release X2 */
     uint32_t all[LAYOUT_WINDOW];  /* release X2 */
@@ -97,7 +97,8 @@ struct layout_read {
 };
 
 /* Begins the area of the lane PAIR. Behind it lie the messages, LAYOUT_WINDOW lines for each rank;
- * those to the rank itself are to all. Behind these lie the places for longer pieces. */
+ * the lines for the rank itself hold the messages to all. Behind these lie the places for longer
+ * pieces. */
 struct layout_pair {
     struct layout_header log[LAYOUT_LOG]; /* the last collectives of the lane: release X3 */
     struct layout_read read[];            /* of each rank's messages */
@@ -146,7 +147,7 @@ struct layout_operation {
      * sparse, 1: dense. */
     uint8_t order[LAYOUT_DIMS];
     uint32_t pairs;      /* pairs of tensors that move one after the other; 0: all-reduce */
-    uint32_t more_pairs; /* hash of the pairs behind the first, which the rest describes */
+    uint32_t more_pairs; /* hash of the pairs after the first; other fields describe the first */
     int64_t sizes[LAYOUT_DIMS];
 };
 
@@ -190,8 +191,8 @@ struct layout_verdict {
     unsigned char pad[16];
 };
 
-/* How the owner of a control ring sleeps. A nap ends within 1 ms, by itself. An owner that rests
- * naps and has no operations, so that only a thread that waits for it wakes it. */
+/* How the owner of a control ring sleeps. A nap ends within 1 ms, by itself. An owner without
+ * operations naps as RESTING; only a thread that waits for it wakes it. */
 enum layout_sleep { LAYOUT_AWAKE, LAYOUT_RESTING, LAYOUT_NAPPING, LAYOUT_SLEEPING };
 
 /* A rank's messages in its process group: pg/control_ring.h. */
@@ -218,7 +219,7 @@ struct layout_arena {
 
     struct layout_fault fault;
 
-    /* The owner's life. */
+    /* The state of the owner. */
     uint32_t left;     /* release F2: the owner destroyed its communicator */
     uint32_t aborted;  /* the owner was aborted; relaxed: it carries nothing but itself */
     uint32_t touching; /* release T1: the owner is inside its peers' operands: direct.c */
@@ -226,7 +227,7 @@ struct layout_arena {
     uint32_t awaits;   /* 1 + the rank that the owner has long waited for; relaxed: survey.c */
     unsigned char pad1[LAYOUT_LINE - 20];
 
-    /* Sleep. `sleepers` is all of these that peers write. */
+    /* Sleep. Peers write only `sleepers`. */
     uint32_t
         sleepers;  /* peers that sleep on `bell`: added to and subtracted from by each of them */
     uint32_t bell; /* futex: advanced by the owner, who wakes all sleepers */
@@ -253,7 +254,7 @@ struct layout_arena {
 };
 
 enum {
-    /* The most that a rank can use. */
+    /* The most bytes that a rank can use. */
     LAYOUT_MOST_ARENA = LAYOUT_AREAS_OFFSET + LAYOUT_PIECE_BUFFER_BYTES + LAYOUT_EXCHANGE_BYTES +
                         LAYOUT_SWAP_BYTES + LAYOUT_HALVES * LAYOUT_LINE +
                         LAYOUT_RANKS * (1 + LAYOUT_WINDOW) * LAYOUT_LINE + LAYOUT_LOG * 16 +

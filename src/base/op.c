@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Created operations are elements of one array. So a tutti_op_t is checked by its address alone,
- * and a garbage value is never dereferenced. The search for a free element begins behind the last
- * one that was taken, so a destroyed operation is refused until all others have been used.
+ * Created operations are elements of one array. So a check of a tutti_op_t only compares its
+ * address and never dereferences a garbage value. The search for a free element begins after the
+ * last one that was taken, so the library refuses a destroyed operation until all others have been
+ * used.
  */
 #include "base/op.h"
 
@@ -36,14 +37,15 @@ enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
                      OPS_MOST);
 }
 
-/* The place of a created operation, alive or not; -1 if the value is no place's address. */
+/* The place of a created operation, destroyed or not; -1 if the value is not the address of a
+ * place. */
 static int place_of(tutti_op_t op)
 {
     uintptr_t offset = (uintptr_t)op - (uintptr_t)ops;
     return offset < sizeof ops && offset % sizeof *ops == 0 ? (int)(offset / sizeof *ops) : -1;
 }
 
-/* Relaxed: a caller that was given an operation was given it after its creation. */
+/* Relaxed: a caller receives an operation only after its creation. */
 tutti_op_t op_find_created(tutti_op_t op)
 {
     int place = place_of(op);

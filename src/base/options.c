@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Every version of every struct has a size that is a multiple of its first field's. */
+/* The size of every version of a struct is a multiple of the size of its first field. */
 static enum tutti_status size_check(const char *what, const char *type, size_t given, size_t size)
 {
     if (given >= sizeof given && given <= OPTIONS_STRUCT_BYTES && given % sizeof given == 0)

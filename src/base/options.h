@@ -6,7 +6,7 @@
 
 #include "tutti/tutti.h"
 
-enum { OPTIONS_STRUCT_BYTES = 4096 }; /* no struct is larger: struct_size was not set */
+enum { OPTIONS_STRUCT_BYTES = 4096 }; /* the largest valid struct_size; larger: not set */
 
 /*
  * A struct that the caller fills. `size` is the size that the library knows, `what` the call or the
@@ -31,13 +31,13 @@ enum tutti_status options_check_out(const char *what, const char *type, const vo
                                     size_t size);
 void options_copy_out(void *to, const void *from, size_t size);
 
-/* How an algorithm was asked for, for messages: "TUTTI_ALGO=ring" in that variable,
+/* Writes how an algorithm was forced, for messages: "TUTTI_ALGO=ring" in that variable,
  * "options->algo 8 (ring)" without one. */
 enum { OPTIONS_ALGO_BYTES = 64 };
 void options_algo_text(const char *variable, enum tutti_algo algo, char *text, size_t size);
 
-/* Whether an algorithm that a caller (variable == NULL) or the environment names can mean anything
- * on CPU or CUDA ranks, whatever their number and links; else INVALID. */
+/* Checks an algorithm that a caller (variable == NULL) or the environment names. Returns INVALID if
+ * CPU or CUDA ranks can never run it, whatever their number and links. */
 enum tutti_status options_algo_check(const char *variable, enum tutti_algo algo, bool cuda);
 
 #endif

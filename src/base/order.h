@@ -78,7 +78,7 @@ static inline bool order_compare_exchange_u32(uint32_t *word, uint32_t expected,
                                        __ATOMIC_ACQUIRE);
 }
 
-/* Orders an earlier store before a later load. Nothing else here does that. */
+/* Orders an earlier store before a later load. Only this function does that. */
 static inline void order_fence(void)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -100,7 +100,7 @@ static inline void order_compiler(void)
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Asks for the line, which the thread is about to write, as the only holder. Carries nothing. */
+/* Prefetches a line that the thread will write soon, for exclusive use. Orders nothing. */
 static inline void order_prefetch_for_writing(void *line)
 {
 #if defined(__x86_64__)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every byte of a flight recorder: the last operations of one rank's communicator, and what the
- * rank waits for. The library and the program `tutti` share this header.
+ * Every byte of a flight recorder: the last operations of one rank's communicator, and the rank for
+ * which it waits. The library and the program `tutti` share this header.
  *
  * The page lies in a sealed memfd of the rank's process. `tutti dump` finds the memfd in /proc and
  * reads it, also while that process is stopped. Only the process and its device write the page. A
@@ -31,7 +31,7 @@ enum {
 };
 
 /* X(name, value, text). The state of an operation.
- * - running: the caller is inside
+ * - running: the caller is inside the call
  * - enqueued: on a CUDA stream
  * - submitted: the leader of the process group knows of it
  * - failed: the communicator failed too, unless it is an operation of a process group
@@ -49,7 +49,7 @@ enum {
 /* X(name, value, text). The kind of an entry.
  * - call: of all ranks; it has a sequence
  * - captured: in a CUDA graph; it has no sequence
- * - subset: a barrier of some ranks; its sequence is that of the call before
+ * - subset: a barrier of some ranks; its sequence is that of the previous call
  * - group: of a process group; it has a tag and the tag's sequence
  * - message: a send or receive of a process group; it has a tag, a peer, and a sequence among this
  *   rank's */
@@ -146,8 +146,7 @@ struct record_page {
     uint64_t awaited_since; /* ticks */
     uint32_t awaits;        /* 1 + the awaited rank; 0: none */
     uint32_t reserved;
-    int64_t device_ahead_ns; /* the device's clock before CLOCK_MONOTONIC; 0: it writes no device
-                                trace */
+    int64_t device_ahead_ns; /* the device's clock minus CLOCK_MONOTONIC; 0: no device trace */
     unsigned char pad2[LAYOUT_LINE - 32];
     struct record_peer peers[LAYOUT_RANKS];
 
@@ -171,10 +170,11 @@ static inline uint64_t record_outcome(enum record_state state, int status, enum 
 }
 
 /*
- * Drops from `copy` all that its process may have been writing. `earlier` is a copy of the same
- * page that was complete before `copy` was begun. An entry or a mark that is equal in both was not
- * being written: a writer sets the entry's number to 0 first, and a mark's two lines both hold the
- * sequence. The flags are those of `earlier`, so that what they release is complete in `copy`.
+ * Drops from `copy` all data that the process may have been writing. `earlier` is a copy of the
+ * same page that was complete before `copy` was begun. An entry or a mark that is equal in both was
+ * not being written: a writer sets the entry's number to 0 first, and a mark's two lines both hold
+ * the sequence. The flags are those of `earlier`, so that the data that they release is complete in
+ * `copy`.
  */
 static inline void record_keep_stable(struct record_page *copy, const struct record_page *earlier)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The paths of dumps. The library uses it for TUTTI_DUMP, the program `tutti` for --output. */
+/* The paths of dumps. The library uses them for TUTTI_DUMP, the program `tutti` for --output. */
 #ifndef TUTTI_RECORD_PATH_H
 #define TUTTI_RECORD_PATH_H
 

@@ -9,7 +9,7 @@
 #include "base/ticks.h"
 #include "tutti/tutti.h"
 
-/* What is known of an operation from its start. */
+/* The fields of an operation that are known at its start. */
 struct recorder_operation {
     uint64_t sequence;
     uint64_t signature; /* signature.h */

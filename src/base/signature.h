@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What an operation is, in one 64-bit word that travels with it. Ranks compare it, so that
- * different calls give MISMATCH instead of wrong numbers. */
+/* The description of an operation in one 64-bit word, which travels with the operation. Ranks
+ * compare it, so that different calls give MISMATCH instead of wrong numbers. */
 #ifndef TUTTI_SIGNATURE_H
 #define TUTTI_SIGNATURE_H
 
@@ -16,7 +16,7 @@ enum {
     SIGNATURE_NO_DTYPE = 63, /* a value that is none */
 };
 #define SIGNATURE_COUNT_MAX ((UINT64_C(1) << SIGNATURE_ALGO_AT) - 1)
-/* The count of a v-form, whose blocks have counts of their own: one goes with each message. */
+/* The count in the signature of a v-form. Each message has the count of its block. */
 #define SIGNATURE_COUNT_VARIES SIGNATURE_COUNT_MAX
 
 static inline uint64_t signature_pack(enum tutti_collective collective, enum tutti_dtype dtype,
@@ -64,7 +64,7 @@ static inline struct tutti_fault signature_unpack_fault(const struct layout_faul
     };
 }
 
-/* The parameter of a rooted collective: the root, and what is left of a scalar's hash. */
+/* The parameter of a rooted collective: the root, and the other bits of a scalar's hash. */
 enum { SIGNATURE_ROOT_BITS = 7 };
 static inline uint32_t signature_root(uint32_t hash, int root)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Builds a text piece by piece, for functions that return a length as snprintf() does. Lists of
- * ranks. */
+/* Builds a text piece by piece, for functions that return a length as snprintf() does. Writes lists
+ * of ranks. */
 #ifndef TUTTI_TEXT_H
 #define TUTTI_TEXT_H
 
@@ -23,7 +23,7 @@ static inline void text_append(char *text, size_t size, int *length, const char 
     va_end(args);
 }
 
-/* Writes the ranks of a set: "rank 1, rank 4", or, of three and more in a row, "ranks 1 to 3".
+/* Writes the ranks of a set: "rank 1, rank 4", or, for three or more in a row, "ranks 1 to 3".
  * Returns text. */
 static inline const char *text_ranks(struct rank_set ranks, char *text, size_t size)
 {

@@ -21,8 +21,8 @@ struct state {
     struct reminder reminder;
 };
 
-/* A yield may take milliseconds if other threads want the core. So the clock decides when to look
- * deep, not the number of rounds. */
+/* A yield may take milliseconds if other threads want the core. So the clock, not the number of
+ * rounds, decides the depth of a look. */
 static enum wait_depth depth_of(struct state *state, bool rings)
 {
     if (!rings && state->now - state->checked <= CHECK_NS)

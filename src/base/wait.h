@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a thread waits. The waiter knows no peer: callbacks say what it waits for.
+ * How a thread waits. This code knows no peers: callbacks define the event.
  *
  * 1. Spin: poll, a number of times that the caller chooses.
  * 2. Yield: rounds of a poll and a sched_yield(), a number of times that the caller chooses.
@@ -18,9 +18,9 @@
 #include <stdint.h>
 
 enum {
-    WAIT_QUICK_POLLS = 40, /* for a word that only its writer changes: saves some 5 ns */
-    /* Of a spin, about 30 us, if each thread has a core: longer than ranks in step differ, shorter
-     * than a time slice of the scheduler. */
+    WAIT_QUICK_POLLS = 40, /* for a word that only its writer changes: saves about 5 ns */
+    /* Polls of a spin if each thread has a core, about 30 us: longer than the usual delay between
+     * ranks, shorter than a time slice of the scheduler. */
     WAIT_POLLS = 2000,
     WAIT_YIELDS = 2000, /* about 1 ms if no other thread wants the core */
     WAIT_SLICE_MS = 50,
@@ -39,7 +39,7 @@ enum wait_end { WAIT_DONE, WAIT_TROUBLE, WAIT_LATE, WAIT_CANCELLED };
 
 /* Every callback gets `context`. All but `poll` may be NULL. */
 struct waiter {
-    /* Returns true if the event has come, and may take it: no call follows that one. */
+    /* Returns true if the event has come. It may consume the event: it is not called again then. */
     bool (*poll)(void *context);
     /* Returns true if the event will never come; the context then says why. Called every 64 rounds
      * or 20 ms, and before each sleep. */
@@ -49,10 +49,11 @@ struct waiter {
     bool (*yields_at_once)(void *context, int64_t now);
     /* Sleeps until the bell rings, for `ms` milliseconds at most. */
     void (*bell)(void *context, int64_t ms);
-    /* The wait has lasted so long: called after 5 s, and each time that this has doubled. */
+    /* Reports the length of the wait: called after 5 s, and each time that the length has
+     * doubled. */
     void (*remind)(void *context, int waited_s);
     void *context;
-    /* The application's: called with each look, and so before each sleep. Non-zero cancels. */
+    /* The application's function, called with each look. Non-zero cancels the wait. */
     int (*progress)(void *progress_context);
     void *progress_context;
     /* In ns of CLOCK_MONOTONIC. Several waits may share one deadline: the first wait whose spin was

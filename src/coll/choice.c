@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-/* The roots' limits, inclusive. */
+/* The limits of strict mode, inclusive. */
 #define STRICT_ONE_SHOT_BYTES ((size_t)256 << 10)
 #define STRICT_TWO_SHOT_BYTES ((size_t)10 << 20)
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What decides the algorithm of a collective before anything is measured: the links, what is
- * forced, strict mode. Pure functions. Each back end has one function that asks choice_by_rules()
- * first and then its own table: cpu_choose(), cuda_choose().
+ * The rules that decide the algorithm of a collective before the measured tables do: the links, a
+ * forced algorithm, strict mode. Pure functions. Each back end has one function that asks
+ * choice_by_rules() first and then its own table: cpu_choose(), cuda_choose().
  */
 #ifndef TUTTI_CHOICE_H
 #define TUTTI_CHOICE_H
@@ -16,7 +16,7 @@ struct cuda_choice;
 /* Which algorithms the links of a communicator allow. */
 struct choice_paths {
     bool all;    /* one-shot and two-shot: every rank reaches every other rank */
-    bool staged; /* as `all`, by the host's memory, since no path of links joins the ranks */
+    bool staged; /* as `all`, over the host's memory, because no path of links joins the ranks */
     bool mesh;
     bool ring; /* GPUs only: the algorithm is a kernel */
 };
@@ -33,7 +33,7 @@ struct choice_rules {
 /* The rules of ranks that all reach each other, with nothing forced. */
 extern const struct choice_rules choice_rules_free;
 
-/* What a call asks for. */
+/* The properties of a call. */
 struct choice_call {
     enum tutti_collective collective;
     size_t bytes; /* of a block */
@@ -46,7 +46,7 @@ struct choice_call {
 struct choice {
     const struct algorithm *run; /* NULL: the call is declined, with the reason */
     enum tutti_algo algo;        /* its public name */
-    bool zero_copy; /* CPU: worth a look whether the ranks reach each other's operands */
+    bool zero_copy; /* CPU: use the operands where they lie if all ranks can reach them */
     const struct cuda_choice *launch; /* CUDA: a row of the tuning table */
     const char *reason;               /* a static sentence */
 };
@@ -57,11 +57,11 @@ void choice_paths_make(const struct topology *topology, const int *order, bool c
 /* Returns INVALID if the algorithm cannot run on these links; the message says why. */
 enum tutti_status choice_check(const struct choice_paths *paths, const struct topology *topology,
                                enum tutti_algo algo);
-/* The algorithm that the links leave, if not all ranks reach each other; else NONE. */
+/* The only algorithm that the links allow, if not all ranks reach each other; else NONE. */
 enum tutti_algo choice_by_links(const struct choice_paths *paths);
 /* The algorithm that is forced, that strict mode names, or that the links leave. NONE: strict mode
- * declines the call, or, outside strict mode, the back end's table decides. Sets *reason except in
- * the last case. */
+ * declines the call, or, outside strict mode, the back end's table decides. Sets *reason unless the
+ * table decides. */
 enum tutti_algo choice_by_rules(const struct choice_rules *rules, const struct choice_call *call,
                                 const char **reason);
 

@@ -10,7 +10,7 @@ struct span {
     uintptr_t begin, end;
 };
 
-/* An operand of a v-form: its blocks, and what lies between the first and the last byte of them. */
+/* An operand of a v-form: its blocks, and the span from their first to their last byte. */
 struct operand {
     int n;
     struct span blocks[TUTTI_MAX_RANKS], all;
@@ -64,7 +64,8 @@ static bool spans_overlap(struct span a, struct span b)
     return a.begin < b.end && b.begin < a.end;
 }
 
-/* Whether two blocks of an operand overlap. In ascending order each is compared once. */
+/* Whether two blocks of an operand overlap. If they are in ascending order, each is compared
+ * once. */
 static bool has_overlap(const struct operand *operand)
 {
     const struct span *blocks = operand->blocks;
@@ -108,7 +109,7 @@ enum coll_error coll_blocks_check(const struct coll *coll, const struct coll_arg
     return COLL_GOOD;
 }
 
-/* `operand`: the name of the one that is wrong. */
+/* `operand`: the name of the operand that is wrong. */
 static void blocks_explain(const struct coll *coll, const struct coll_args *args,
                            enum coll_error error, int rank, const char *operand, char *text,
                            size_t size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The collectives: one row each. All else that concerns one collective is its algorithms, in cpu/
- * and cuda/.
+ * The collectives: one row each. Only the algorithms in cpu/ and cuda/ have other code for one
+ * collective.
  *
  * A call has `count` elements of a dtype: a block. An operand is one block, or one block for each
  * rank, in rank order. A v-form has blocks of different lengths, at places that the caller names.
@@ -33,7 +33,7 @@ struct coll {
     enum coll_use send, recv;
 };
 
-/* In the header, so that the checks of each collective are compiled for it alone. */
+/* In the header, so that the compiler makes a copy of the checks for each collective. */
 static const struct coll coll_rows[] = {
     [TUTTI_COLLECTIVE_ALL_REDUCE] = {.call = "tutti_all_reduce", .reduces = true},
     [TUTTI_COLLECTIVE_BARRIER] = {.call = "tutti_barrier"},
@@ -85,7 +85,7 @@ static const struct coll coll_rows[] = {
     [TUTTI_COLLECTIVE_SPLIT] = {.call = "tutti_comm_split", .recv_all = true},
 };
 
-/* Of a value that may be none of the collectives. */
+/* Whether a collective has a root. The value may be no collective. */
 static inline bool coll_is_rooted(enum tutti_collective collective)
 {
     return (size_t)collective < sizeof coll_rows / sizeof *coll_rows &&
@@ -99,23 +99,23 @@ static inline bool coll_varies(enum tutti_collective collective)
 }
 
 /* The blocks of an operand of a v-form: a count and a displacement for each rank, in elements.
- * displacements is NULL if each block lies behind the one before. */
+ * displacements is NULL if each block follows the previous one. */
 struct coll_blocks {
     const size_t *counts, *displacements;
 };
 
-/* What a caller gave. `op`: as op_known() returned it; NULL unless the collective reduces. */
+/* The arguments of a call. `op`: as op_known() returned it; NULL unless the collective reduces. */
 struct coll_args {
     const void *send;
     void *recv;
-    size_t count; /* of a block; of a v-form: of the operand that is one block */
+    size_t count; /* of a block; in a v-form of the operand that is one block */
     enum tutti_dtype dtype;
     tutti_op_t op;
     int peer;                                    /* the root, or the other rank of a message */
     struct coll_blocks send_blocks, recv_blocks; /* of a v-form's operands with many blocks */
 };
 
-/* Those of a call that is no v-form. */
+/* The arguments of a call that is no v-form. */
 static inline struct coll_args coll_args_make(const void *send, void *recv, size_t count,
                                               enum tutti_dtype dtype, tutti_op_t op, int peer)
 {
@@ -144,12 +144,12 @@ enum coll_error {
     COLL_NULL,
     COLL_ALIGNMENT,
     COLL_OVERLAP,
-    COLL_NO_COUNTS, /* of v-forms, as those that follow */
+    COLL_NO_COUNTS, /* this one and the following: only in v-forms */
     COLL_OWN_COUNT, /* the rank's own block has two lengths */
     COLL_OUTPUTS_OVERLAP,
 };
 
-/* Without a look at the operands. `width`: dtype_bytes(args->dtype). */
+/* Checks a call without its operands. `width`: dtype_bytes(args->dtype). */
 static inline enum coll_error coll_kind_check(const struct coll *coll, const struct coll_args *args,
                                               size_t width)
 {
@@ -170,13 +170,13 @@ static inline bool coll_has(enum coll_use use, int rank, int root)
     return use == COLL_OF_ALL || (use == COLL_OF_ROOT && rank == root);
 }
 
-/* `address`: of one operand, or of several by "or". */
+/* `address`: that of one operand, or the bitwise or of several. */
 static inline bool coll_is_misaligned(uintptr_t address, enum tutti_dtype dtype, size_t width)
 {
     return address & ((width >> dtype_is_complex(dtype)) - 1);
 }
 
-/* The elements of a rank's own block in a v-form. Its counts are not NULL. */
+/* The elements of a rank's own block in a v-form. The counts must not be NULL. */
 static inline size_t coll_own_count(const struct coll *coll, const struct coll_args *args, int rank)
 {
     const bool from_counts = coll->send_all && coll->send == COLL_OF_ALL;
@@ -187,8 +187,9 @@ static inline size_t coll_own_count(const struct coll *coll, const struct coll_a
 enum coll_error coll_blocks_check(const struct coll *coll, const struct coll_args *args, int rank,
                                   int world_size);
 
-/* In place is the same address, or, if only one operand has a block for each rank, the rank's own
- * block in it. Inlined, so that each collective has its own check. */
+/* An operation is in place if both operands have the same address, or, if only one has a block for
+ * each rank, if the other is the rank's own block in it. Inlined, so that each collective has its
+ * own check. */
 static inline __attribute__((always_inline)) enum coll_error
 coll_check(const struct coll *coll, const struct coll_args *args, size_t width, int rank,
            int world_size)
@@ -223,8 +224,8 @@ coll_check(const struct coll *coll, const struct coll_args *args, size_t width, 
                : COLL_GOOD;
 }
 
-/* Sets the error's message, which begins with the name of the call if that is not NULL. Returns
- * INVALID. `send`: the name that the caller knows the first operand by. */
+/* Sets the error's message, which begins with `call` if that is not NULL. Returns INVALID. `send`:
+ * the caller's name for the first operand. */
 enum tutti_status coll_explain(const char *call, const struct coll *coll,
                                const struct coll_args *args, enum coll_error error, int rank,
                                int world_size, const char *send);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The sentence that a fault makes. */
+/* Writes a fault as a sentence. */
 #include "base/signature.h"
 #include "base/timeout_source.h"
 #include "coll/coll.h"
@@ -43,7 +43,8 @@ static void signature_format(const struct tutti_signature *signature, char *text
         snprintf(text + length, size - (size_t)length, ", %s hash %08" PRIx32, hashed, hash);
 }
 
-/* No rank is to blame by name, as of ranks that did not meet: the call that failed has said why. */
+/* A fault that names no rank, for example of ranks that did not meet. The call that failed has said
+ * why. */
 static int format_nameless(const struct tutti_fault *fault, char *text, size_t size)
 {
     char when[48] = "before the first operation";
@@ -54,7 +55,7 @@ static int format_nameless(const struct tutti_fault *fault, char *text, size_t s
                     fault->rank, when, tutti_status_text(fault->status));
 }
 
-/* A device's time-out, and one of another version, may come without its length and source. */
+/* The time-out of a device or of another version may lack its length and source. */
 static int format_timeout(const struct tutti_fault *fault, char *text, size_t size)
 {
     static const char *const remedies[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What api.c hands to a back end, and how a back end runs it. */
+/* The request that api.c hands to a back end, and the functions that run it. */
 #ifndef TUTTI_REQUEST_H
 #define TUTTI_REQUEST_H
 
@@ -19,15 +19,15 @@
 struct request {
     struct choice choice;
     enum tutti_collective collective;
-    enum tutti_dtype dtype; /* of a complex call: that of the components, which are the elements */
+    enum tutti_dtype dtype; /* in a complex call that of the components, which are the elements */
     enum op_kind op;
     bool send_all, recv_all; /* the operand has a block for each rank: coll.h */
     const void *send;
     void *recv;
     struct coll_blocks send_blocks, recv_blocks; /* set for a v-form only */
     size_t
-        count; /* elements of a block; of a v-form: those of the own block, of the dtype called */
-    size_t bytes; /* of a block; of a v-form: of one of those elements */
+        count; /* elements of a block; in a v-form those of the own block, in the caller's dtype */
+    size_t bytes; /* of a block; in a v-form of one of those elements */
     double scalar;
     struct rank_set subset; /* the ranks of a barrier, or of a message; empty: all ranks */
     int64_t timeout_ms;     /* negative never ends */
@@ -37,9 +37,9 @@ struct request {
     uint32_t element_bytes; /* 0 for a barrier */
     reduce_fn *reduce;      /* NULL: the collective copies */
     uint64_t signature;     /* signature.h; CUDA adds the algorithm to it */
-    uint32_t parameter; /* hash of the scalar, the counts or the subset, 0 if none; with the root */
-    /* Set if choice.zero_copy. Symmetric memory: where the operands lie in their allocations, and
-     * every rank's base of those. */
+    uint32_t parameter; /* hash of the scalar, the counts or the subset, and the root; 0: none */
+    /* Set if choice.zero_copy. With symmetric memory: the places of the operands in their
+     * allocations, and every rank's base addresses of these. */
     struct layout_operands operands;
     void *const *send_buffers; /* NULL: offsets are addresses of this process */
     void *const *recv_buffers;
@@ -59,14 +59,14 @@ static inline void request_set_subset(struct request *request, struct rank_set r
         request->parameter = signature_hash(ranks.words[i] ^ request->parameter);
 }
 
-/* What goes to rank r. */
+/* The data that goes to rank r. */
 static inline const unsigned char *request_sent(const struct request *request, int r)
 {
     return (const unsigned char *)request->send +
            (request->send_all ? (size_t)r * request->bytes : 0);
 }
 
-/* Where what rank r sends goes, or what it is reduced to. */
+/* The place for the data from rank r, or for the result of the reduction. */
 static inline unsigned char *request_received(const struct request *request, int r)
 {
     return (unsigned char *)request->recv + (request->recv_all ? (size_t)r * request->bytes : 0);
@@ -77,10 +77,10 @@ enum op_progress { OP_BUSY, OP_DONE };
 /*
  * How an operation runs. start() takes the operation's number, records its start by
  * request_started() and publishes what it can; it does not wait. An operation that is refused is
- * not recorded. step() goes on as far as it can without a wait: OP_BUSY, or OP_DONE with the status
- * in the state. `op` is the state, op_bytes of memory, not initialised.
+ * not recorded. step() goes on as far as it can without a wait. It returns OP_BUSY, or OP_DONE with
+ * the status in the state. `op` is the state, op_bytes of memory, not initialised.
  *
- * run() is start() and steps until the end, waits included. On CUDA it enqueues the operation, and
+ * run() calls start(), then steps and waits until the end. On CUDA it enqueues the operation, and
  * the other two are NULL.
  */
 struct algorithm {
@@ -90,7 +90,7 @@ struct algorithm {
     enum tutti_status (*run)(void *group, struct request *request, tutti_stream_t stream);
 };
 
-/* How the recorder knows an operation. */
+/* The kind of an operation in the recorder. */
 static inline enum record_kind request_kind(const struct request *request)
 {
     return rank_set_empty(request->subset) ? RECORD_CALL : RECORD_SUBSET;

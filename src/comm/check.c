@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a public call checks about its communicator. */
+/* The checks that a public call makes of its communicator. */
 #include "base/error.h"
 #include "comm/comm.h"
 #include "ipc/fork.h"

@@ -33,8 +33,8 @@
 
 static void recorders_forget(void);
 
-/* Each communicator counts its own calls, so that the hot path shares no counter; this is where
- * they add up. */
+/* Each communicator counts its own calls, so that the hot path shares no counter; here is their
+ * sum. */
 static struct fork_mutex list_lock = FORK_MUTEX(recorders_forget);
 static struct tutti_comm *list;
 static uint64_t other_calls; /* of destroyed communicators, and refused ones */
@@ -154,7 +154,7 @@ enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int 
     return comm_leaf_order_read(NULL, world_size, (*comm)->config.leaf_order);
 }
 
-/* From arguments that are right on: what the environment and the machine allow. */
+/* Creates a communicator from checked arguments, if the environment and the machine allow it. */
 static enum tutti_status create(tutti_store_t *store, int rank, int world_size,
                                 const struct tutti_comm_options *options, struct tutti_comm **comm)
 {
@@ -208,7 +208,7 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     return TUTTI_OK;
 }
 
-/* What a rendezvous needs for its length. */
+/* The data that a rendezvous needs until its end. */
 struct workspace {
     const struct comm_origin *origin; /* NULL: the ranks meet on a store */
     struct channel *channel;          /* listens; NULL: this rank cannot, or the group has it */
@@ -222,7 +222,8 @@ struct workspace {
     struct host_record records[]; /* of all ranks */
 };
 
-/* The device that is current, and the table: before the store is touched. */
+/* Reads the current device and the tuning table, before the first use of the store, and makes this
+ * rank's record. */
 static enum tutti_status record_make(const struct tutti_comm *comm, struct workspace *work)
 {
     const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
@@ -242,8 +243,8 @@ static enum tutti_status record_make(const struct tutti_comm *comm, struct works
 }
 
 /* Kernels of several processes take turns of milliseconds on a device, so kernels that wait for
- * each other do not run there: a host thread stages all operations. A forced algorithm is one of
- * kernels. All ranks read the same records, so all ranks return the same. */
+ * each other do not run there: a host thread stages all operations. So a forced algorithm, which
+ * needs kernels, is declined. All ranks read the same records, so all ranks return the same. */
 static enum tutti_status sharing_check(const struct tutti_comm *comm,
                                        const struct host_record *records)
 {
@@ -261,8 +262,8 @@ static enum tutti_status sharing_check(const struct tutti_comm *comm,
         (int)algo, tutti_algo_name(algo), low, high, records[high].device.name);
 }
 
-/* Where the arenas are. Kernels of threads that share a device run side by side; those of processes
- * do not: sharing_check(). */
+/* Chooses the place of the arenas. Kernels of threads that share a device run at the same time;
+ * those of processes do not: sharing_check(). */
 static enum cuda_place place_choose(const struct tutti_comm *comm,
                                     const struct host_record *records, const char **why)
 {
@@ -285,7 +286,7 @@ static enum tutti_status host_gather(void *host, const void *own, size_t bytes, 
     return cpu_group_gather(host, own, bytes, all, timeout_ms);
 }
 
-/* `gather`: NULL, over the hosts, which have met. */
+/* `gather`: how the ranks exchange values; NULL: over the arenas of the hosts. */
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
                                      const struct cpu_group_config *host, enum cuda_place place,
                                      const char *why, const struct gather *gather, int64_t deadline)
@@ -323,8 +324,8 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
     return status;
 }
 
-/* Ranks that links join exchange data with their neighbours alone; those of devices have their
- * hosts' memory in common all the same. */
+/* On CPU, ranks that are joined by links exchange data with their neighbours only. On CUDA all
+ * ranks share their hosts' memory in any case. */
 static struct cpu_links links_make(const struct tutti_comm *comm, const int *order)
 {
     const struct topology *topology = &comm->topology;
@@ -337,8 +338,8 @@ static struct cpu_links links_make(const struct tutti_comm *comm, const int *ord
     return links;
 }
 
-/* The algorithm that is forced for all calls. The links of some ranks of another communicator may
- * not allow it: then the measured choice is used, on all ranks. */
+/* Checks the algorithm that is forced for all calls. In a communicator made of another one's ranks,
+ * the links may not allow it. Then all ranks use the measured choice. */
 static enum tutti_status forced_check(struct tutti_comm *comm)
 {
     enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
@@ -361,7 +362,7 @@ static enum tutti_status agree_by_gather(void *gather, enum tutti_status mine, i
 static enum tutti_status agree_by_origin(void *context, enum tutti_status mine, int64_t timeout_ms)
 {
     const struct comm_origin *origin = context;
-    (void)timeout_ms; /* the parent's holds */
+    (void)timeout_ms; /* the time-out of the parent applies */
     return origin->exchange(origin->context, mine, NULL, NULL);
 }
 
@@ -426,7 +427,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     return status;
 }
 
-/* What the records of all ranks say. */
+/* Reads the records of all ranks into the communicator. */
 static void records_take(struct tutti_comm *comm, struct workspace *work)
 {
     const struct tutti_comm *parent = work->origin ? work->origin->parent : NULL;
@@ -438,7 +439,8 @@ static void records_take(struct tutti_comm *comm, struct workspace *work)
     comm->table_hash = work->own.table_hash;
 }
 
-/* Meets the others and gets their records. Ranks that have agreed on a meeting have met. */
+/* Meets the others and gets their records. Ranks that have agreed on a meeting need no other
+ * meeting. */
 static enum tutti_status records_get(struct tutti_comm *comm, struct workspace *work,
                                      struct tutti_exchanger *exchanger, bool agreed,
                                      struct meeting *meeting, int64_t deadline)
@@ -531,8 +533,8 @@ static void workspace_destroy(struct workspace *work)
     free(work);
 }
 
-/* Puts a communicator together: collective, on this view of the store, under the generation of the
- * meeting; NULL: it holds a meeting first. The interrupt ends waits without the store. */
+/* Puts a communicator together. Collective. Uses this view of the store under the generation of
+ * `meeting`; NULL: the ranks meet first. The interrupt ends waits without the store. */
 static enum tutti_status assemble(struct tutti_comm *comm, tutti_store_t *store,
                                   const struct meeting *meeting, const struct interrupt *interrupt,
                                   int64_t deadline)
@@ -545,7 +547,7 @@ static enum tutti_status assemble(struct tutti_comm *comm, tutti_store_t *store,
     return status;
 }
 
-/* The channel to the members in other processes: over the parent's connections. */
+/* Makes the channel to the members in other processes over the parent's connections. */
 static enum tutti_status channel_inherit(struct tutti_comm *comm, struct workspace *work)
 {
     const struct comm_origin *origin = work->origin;

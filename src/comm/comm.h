@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A communicator from inside. After the rendezvous all but the counters is constant. */
+/* The inside of a communicator. After the rendezvous only the counters and the marks of its use
+ * change. */
 #ifndef TUTTI_COMM_H
 #define TUTTI_COMM_H
 
@@ -21,10 +22,11 @@ struct meeting;
 struct symm_view;
 struct work_pool;
 
-/* Of options->name: RECORD_NAME_BYTES. Plain communicators have a prefix. */
+/* options->name has up to RECORD_NAME_BYTES. The names of plain communicators also have a
+ * prefix. */
 enum { COMM_NAME_BYTES = RECORD_NAME_BYTES + 8 };
 
-/* Of a communicator and its process group. */
+/* Whether a communicator serves a process group, or has done so. */
 enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
 
 struct tutti_comm {
@@ -64,10 +66,10 @@ struct tutti_comm {
     int64_t generation;
     uint64_t table_hash;      /* of CUDA's tuning table; 0: there is none */
     uint8_t nonce[16];        /* of its meeting: no other communicator has it */
-    uint32_t aborts;          /* how often tutti_comm_abort() was called */
-    int cores;                /* on which the ranks may run, together */
-    bool crowded;             /* there are more ranks than cores, here or in the parent */
-    bool shared;              /* some process has several ranks, here or in the parent */
+    uint32_t aborts;          /* calls of tutti_comm_abort() */
+    int cores;                /* number of cores on which the ranks may run, in all */
+    bool crowded;             /* it or its parent has more ranks than cores */
+    bool shared;              /* some process has several ranks; a child takes the parent's value */
     uint32_t splits;          /* calls of tutti_comm_split() so far; the same on all ranks */
     tutti_store_t *store;     /* borrowed until the rendezvous has ended, then NULL */
     struct work_pool *works;  /* work.c */
@@ -77,16 +79,16 @@ struct tutti_comm {
 };
 
 /*
- * Makes a communicator of some ranks of `from`, which have not met yet. It has the same device,
- * configuration, time-out and links. The caller fills the leaf order, and destroys the communicator
- * with tutti_comm_destroy(). Returns NO_MEMORY, SYSTEM.
+ * Makes a communicator of some ranks of `from`; they have not met in it yet. It has the same
+ * device, configuration, time-out and links. The caller fills the leaf order, and destroys the
+ * communicator with tutti_comm_destroy(). Returns NO_MEMORY, SYSTEM.
  * - [in] ranks: ranks[i] is the old number of the new rank i, for `size` ranks
  * - [in] rank: the caller's new number
  */
 enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
                               const char *name, struct tutti_comm **comm);
-/* Makes a CPU communicator for internal use, which has not met yet. It has the smallest arenas, and
- * no option and no variable that ranks compare changes it. The caller sets its time-out before the
+/* Makes a CPU communicator for internal use, which has not met yet. It has the smallest arenas. It
+ * ignores all options and variables that ranks compare. The caller sets its time-out before the
  * rendezvous, and destroys it with tutti_comm_destroy(). Returns NO_MEMORY, SYSTEM.
  * [in] store  borrowed until tutti_comm_rendezvous() has ended */
 enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int rank,
@@ -96,7 +98,7 @@ enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int 
 enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
                                        int which);
 
-/* Where a communicator is split from, and how its ranks exchange values. */
+/* The parent of a split communicator, and how the ranks exchange values. */
 struct comm_origin {
     const struct tutti_comm *parent;
     const int *ranks; /* ranks[r] is the parent's rank that is rank r of the new one */
@@ -111,27 +113,27 @@ struct comm_origin {
     const struct interrupt *interrupt; /* of waits outside of exchange() */
     int64_t deadline;                  /* of these waits */
 };
-/* Collective: puts a communicator together. Its ranks exchange once a struct host_record, and then
- * nothing once, or twice if comm->shared holds for the parent. The hosts of devices then exchange
- * over their own arenas. After a failure outside of exchange() the caller exchanges that. */
+/* Collective: puts a communicator together. Its ranks exchange a struct host_record, then once only
+ * their status, or twice if comm->shared holds for the parent. The hosts of devices then exchange
+ * over their own arenas. After a failure outside of exchange() the caller exchanges the failure. */
 enum tutti_status comm_assemble_split(struct tutti_comm *comm, const struct comm_origin *origin);
 
 /* Counts a call that was refused before it could use a communicator. */
 void comm_count_refused(void);
-/* Returns the number of calls of all-reduce and barrier in this process. Refused calls and those of
+/* Returns the number of calls of collectives in this process. Refused calls and those of
  * process groups count. */
 uint64_t comm_call_count(void);
-/* Whether TUTTI_DISABLE leaves the library on. */
+/* Returns false if TUTTI_DISABLE switches the library off. */
 bool comm_is_enabled(void);
 
 /* For a process group, which holds `busy` until its end. comm_check_args() changes nothing. Then
- * comm_run() does what the public function does after its checks; args->op need not be known to
- * op_known(). They are in api.c. */
+ * comm_run() does what the public function does after its checks; op_known() need not know
+ * args->op. Both are in api.c. */
 enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_collective which,
                                   const struct coll_args *args, enum tutti_device device);
 enum tutti_status comm_run(struct tutti_comm *comm, enum tutti_collective which,
                            const struct coll_args *args, int64_t timeout_ms, tutti_stream_t stream);
-/* A public call of a v-form, which may change *args. In api.c, too. */
+/* A public call of a v-form. It may change *args. In api.c, too. */
 enum tutti_status comm_call_v(struct tutti_comm *comm, enum tutti_collective which,
                               struct coll_args *args, tutti_stream_t stream,
                               const struct tutti_call_options *options);

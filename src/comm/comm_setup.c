@@ -17,7 +17,7 @@
 enum {
     KEY_BYTES = COMM_NAME_BYTES + 48,
     /* A process that ends closes its connections first; a rank that gives up writes its error
-     * first. Both may be slow on a busy machine. */
+     * before it closes them. Both may be slow on a busy machine. */
     REPORT_MS = 1000,
     CHECK_NS = 5000000,
     STORE_EXIT_MS = 250,
@@ -58,7 +58,7 @@ static enum tutti_status check_reports(const struct comm_setup *self)
                          report.rank, bytes, report.text);
     const enum tutti_status status = error_told(report.status);
     if (status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DEAD ||
-        status == TUTTI_ERR_MISMATCH || status == TUTTI_ERR_VERSION) /* of the ranks together */
+        status == TUTTI_ERR_MISMATCH || status == TUTTI_ERR_VERSION) /* all ranks share the cause */
         return error_set(status, "%.*s (noticed by rank %d)", bytes, report.text, report.rank);
     return error_set(status, "rank %d could not take part: %.*s: look at its log", report.rank,
                      bytes, report.text);

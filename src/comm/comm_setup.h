@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How a rank learns, while the ranks of a communicator set it up after the meeting, that another
- * rank will not come, and why. */
+/* During the set-up of a communicator, after the meeting, a rank learns here that another rank will
+ * not come, and why. */
 #ifndef TUTTI_COMM_SETUP_H
 #define TUTTI_COMM_SETUP_H
 
@@ -13,13 +13,13 @@
  * - by this rank's abort, at once;
  * - by the end of a process, once nothing has come for a while: PEER_DEAD names the ranks;
  * - by a peer that closes its connection. The first rank that gives up writes its error under
- *   GENERATION/why in the store before it closes its connections or exits. All others return that
- *   error.
+ *   GENERATION/why in the store before it closes its connections or exits. All other ranks return
+ *   that error.
  */
 struct comm_setup {
     struct tutti_comm *comm;
     bool reported;         /* this rank's error is in the store */
-    enum tutti_status why; /* another rank has given up, once that is known */
+    enum tutti_status why; /* status of another rank that has given up; OK: none is known */
     struct process self;
     struct process processes[TUTTI_MAX_RANKS]; /* by rank; zero until the ranks have met */
     struct interrupt interrupt;

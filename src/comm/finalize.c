@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tutti_comm_finalize(): enqueued operations end, and none begins any more. Also the guard of the
- * calls that no other thread may be inside. */
+/* tutti_comm_finalize(): enqueued operations end, and no other one begins. Also the guard of calls
+ * during which no other thread may use the communicator. */
 #include "base/error.h"
 #include "base/order.h"
 #include "comm/comm.h"

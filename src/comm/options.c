@@ -15,7 +15,7 @@ enum { DEFAULT_TIMEOUT_MS = 600000 };
 bool comm_is_enabled(void)
 {
     bool disabled = false;
-    /* What we cannot read was meant to switch something off. */
+    /* A value that we cannot read was meant to switch the library off. */
     return env_bool("TUTTI_DISABLE", &disabled) == TUTTI_OK && !disabled;
 }
 
@@ -45,7 +45,7 @@ enum tutti_status comm_leaf_order_read(const int *order, int size, int32_t *leaf
     return TUTTI_OK;
 }
 
-/* What is known of a forced algorithm before the links are; `variable` as in options.h. */
+/* Checks a forced algorithm before the links are known; `variable` as in options.h. */
 static enum tutti_status algo_check(const char *variable, enum tutti_algo algo,
                                     enum tutti_device device, int world_size)
 {
@@ -60,7 +60,7 @@ static enum tutti_status algo_check(const char *variable, enum tutti_algo algo,
                      world_size);
 }
 
-/* How kernels are launched: as the environment says, else as the device has it. */
+/* Reads how to launch kernels: from the environment, else the device decides. */
 static enum tutti_status launches_read(struct tutti_comm *comm)
 {
     static const char variable[] = "TUTTI_PROGRAMMATIC_LAUNCH";
@@ -72,7 +72,7 @@ static enum tutti_status launches_read(struct tutti_comm *comm)
     return status;
 }
 
-/* The environment, then defaults. */
+/* Reads the environment, else takes defaults. */
 static enum tutti_status environment_read(struct tutti_comm *comm)
 {
     size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE, arena_bytes = LAYOUT_MOST_ARENA;
@@ -191,7 +191,7 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
     return TUTTI_OK;
 }
 
-/* Hardware and world size, before the store is touched. */
+/* Checks hardware and world size, before the first use of the store. */
 enum tutti_status comm_host_check(enum tutti_device device, int world_size)
 {
     if (!comm_is_enabled())

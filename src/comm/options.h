@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* What a communicator is created with: arguments, options, then the environment, then defaults. */
+/* The settings of a new communicator: from arguments, options, the environment, defaults, in this
+ * order. */
 #ifndef TUTTI_COMM_OPTIONS_H
 #define TUTTI_COMM_OPTIONS_H
 
 #include "bootstrap/links.h"
 #include "comm/comm.h"
 
-/* Returns INVALID for what is wrong without a look at the machine. */
+/* Checks the arguments without a look at the machine. Returns INVALID. */
 enum tutti_status comm_arguments_check(int rank, int world_size,
                                        const struct tutti_comm_options *options);
-/* Hardware and world size, before the store is touched. Returns DECLINED. */
+/* Checks hardware and world size, before the first use of the store. Returns DECLINED. */
 enum tutti_status comm_host_check(enum tutti_device device, int world_size);
 /* Fills the configuration. Returns INVALID, SYSTEM, NO_MEMORY. */
 enum tutti_status comm_config_read(const struct tutti_comm_options *options,
                                    struct tutti_comm *comm);
-/* Replaces what the options set, and makes the leaf order. Returns INVALID. */
+/* Applies the options, and makes the leaf order. Returns INVALID. */
 enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
                                      struct tutti_comm *comm);
 /* `order`: NULL is the order of ranks. Returns INVALID. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a communicator tells about itself: its description, its recorder's page, its dumps. */
+/* The reports of a communicator: its description, its recorder's page, its dumps. */
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"

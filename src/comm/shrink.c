@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tutti_comm_shrink(): a communicator of the ranks that are left. bootstrap/ agrees which ranks
- * these are; comm.c puts the communicator together.
+ * tutti_comm_shrink() makes a communicator of the ranks that are left. The code in bootstrap/ lets
+ * the ranks agree on the members; comm.c puts the communicator together.
  *
  * - The caller gives the store. A communicator keeps none after it has met, and the store may have
  *   ended with the rank that served it.
@@ -9,8 +9,8 @@
  *   distances, grids and topology are determined again. A matrix from a file loses rows and
  *   columns. All ranks ignore a forced algorithm that the remaining links do not allow.
  * - The last completed operation: a CPU rank knows whether its last operation failed. On CUDA the
- *   kernels are ended first (0.1 s, then `stop`); then the rows of state say which operation began
- *   last, and `failed` whether it ended well.
+ *   kernels get 0.1 s to end, then `stop` ends them. Then the rows of state say which operation
+ *   began last, and `failed` whether it ended well.
  * - The old communicator is aborted when the new one is complete, not before: a rank may still be
  *   in an operation that needs no other rank. Its memory stays until it is destroyed.
  */
@@ -67,7 +67,7 @@ static enum tutti_status enter(struct tutti_comm *comm)
     enum tutti_status status = comm_enter_alone(comm, call);
     if (status != TUTTI_OK)
         return status;
-    status = comm_check_finalized(comm, call); /* another thread may have done so meanwhile */
+    status = comm_check_finalized(comm, call); /* another thread may have finalized it meanwhile */
     if (status == TUTTI_OK && comm->shrunk)
         status = error_set(TUTTI_ERR_INVALID,
                            "%s: communicator \"%s\" has shrunk already: shrink the new one", call,
@@ -89,7 +89,7 @@ static enum tutti_status retire(struct tutti_comm *comm, uint64_t *completed)
     return TUTTI_OK;
 }
 
-/* Also ends it for a rank that was left out and still runs. */
+/* Aborts the old communicator, also for a rank that was left out and still runs. */
 static void invalidate(struct tutti_comm *comm)
 {
     comm->shrunk = true;
@@ -101,7 +101,7 @@ static void invalidate(struct tutti_comm *comm)
 
 /* ---- the members ----------------------------------------------------------------------------- */
 
-/* This rank is no member. */
+/* Returns the error of a rank that is no member. */
 static enum tutti_status left_out(const struct agree *agree)
 {
     char ranks[300];
@@ -112,7 +112,8 @@ static enum tutti_status left_out(const struct agree *agree)
                      agree->rank, agree->name, *ranks ? ranks : "none");
 }
 
-/* The round was decided before this call. *open: its members still work, and this rank is one. */
+/* The round was decided before this call. *open: its members are still at work, and this rank is
+ * one. */
 static enum tutti_status catch_up(struct agree *agree, bool *open)
 {
     struct agree_result result;
@@ -153,7 +154,7 @@ static enum tutti_status members_agree(struct agree *agree)
 
 /* ---- the new communicator -------------------------------------------------------------------- */
 
-/* The old order of the members. */
+/* Keeps the old leaf order for the members. */
 static void leaf_order_inherit(struct tutti_comm *made, const struct tutti_comm *from,
                                struct rank_set members)
 {
@@ -270,7 +271,7 @@ static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *
         .nonce = comm->nonce,
         .group = comm->host,
         .aborts = &comm->aborts,
-        .aborts_before = order_load_relaxed_u32(&comm->aborts), /* the call's own start */
+        .aborts_before = order_load_relaxed_u32(&comm->aborts), /* aborts before this call */
         .rank = comm->rank,
         .topic = "shrink",
         .made_name = comm->name,

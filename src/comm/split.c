@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tutti_comm_split() and tutti_comm_dup(). All that the ranks tell each other goes over the parent
+ * tutti_comm_split() and tutti_comm_dup(). The ranks exchange all data over the parent
  * communicator, on CUDA over that of its hosts, in rounds of one all-gather each:
  *   1. color, key and a random token. Now each rank knows the members of its communicator. The
  *      token of rank 0 of the new communicator is its nonce.
@@ -60,7 +60,7 @@ static size_t value_bytes(const struct split *self)
     return self->round ? sizeof(struct host_record) : sizeof(struct choice_of_rank);
 }
 
-/* The first failure; that of a rank that found another one gone is only used if there is no other.
+/* Returns the first failure, but PEER_DEAD only if no rank has another failure.
  */
 static enum tutti_status reports_read(const struct split *self, size_t row_bytes)
 {
@@ -152,8 +152,8 @@ static enum tutti_status sub_make(const struct split *self,
     return status;
 }
 
-/* Only an abort on this rank: a member whose peers see another fault closes its channel, or is
- * found in the next round. */
+/* Checks only for an abort on this rank. After any other fault a member closes its channel, or the
+ * next round shows the fault. */
 static enum tutti_status abort_check(void *context)
 {
     const struct tutti_comm *parent = context;

@@ -27,7 +27,7 @@ enum { SECRET_CHARS = 32, TOKEN_CHARS = 16, CHECK_BYTES = 8 };
 
 static const uint64_t ID_MAGIC = 0x7475747469756964;
 
-/* What the bytes of an id are. */
+/* The content of an id. */
 struct id_content {
     uint64_t magic;
     uint32_t version; /* of the library */
@@ -171,8 +171,8 @@ static enum tutti_status store_join(const struct id_content *content, int64_t ti
     return status == TUTTI_OK ? store_prefix_add(*store, token) : status;
 }
 
-/* The last rank deletes `open` before done/R, so they are looked up the other way round: if done/R
- * was deleted, `open` is not found either. */
+/* The last rank deletes `open` before done/R, so look them up in the opposite order: if done/R was
+ * deleted, `open` is not found either. */
 static enum tutti_status use_check(tutti_store_t *store, int rank)
 {
     const char *const open = "open";

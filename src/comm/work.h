@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What all kinds of works have in common, and the pool of a communicator's recorded works. */
+/* The common part of all kinds of works, and the pool of a communicator's recorded works. */
 #ifndef TUTTI_WORK_H
 #define TUTTI_WORK_H
 
@@ -34,7 +34,7 @@ struct tutti_work {
     int tensor_count;
 };
 
-/* The pool keeps destroyed works for reuse and answers for the communicator's fault. It outlives
+/* The pool keeps destroyed works for reuse and knows the communicator's fault. It outlives
  * the communicator while one of its works lives. Returns NO_MEMORY. */
 enum tutti_status work_pool_create(struct tutti_comm *comm, struct work_pool **pool);
 /* The communicator is about to end its operations. From now until work_pool_end() no work becomes

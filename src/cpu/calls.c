@@ -19,7 +19,7 @@ static bool is_message(const struct cpu_call *call)
     return coll_rows[call->request.collective].peer == COLL_PARTNER;
 }
 
-/* Whether it sends messages from one rank to one other. */
+/* Whether the call sends messages from one rank to one other rank. */
 static bool sends_messages(const struct cpu_call *call)
 {
     return call->request.choice.run == &cpu_pair &&
@@ -64,7 +64,7 @@ static void group_end(struct calls *calls, struct cpu_group *group, enum tutti_s
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* The group's own record of the operation that runs becomes this call's. */
+/* Sets the group's fields of the running operation to those of this call. */
 static void call_enter(struct cpu_call *call)
 {
     call->group->op.lane = call->lane;
@@ -149,7 +149,7 @@ static void call_look(struct calls *calls, struct cpu_call *call, enum wait_dept
     if (!call->deadline)
         call->deadline = deadline_after(call->request.timeout_ms);
     call_enter(call);
-    /* What has come in the meantime wins. */
+    /* An event that has come in the meantime wins. */
     if (wait_look(&wait, depth, now >= call->deadline) && call_step(calls, call))
         group_end(calls, call->group, cpu_group_fail(call->group, &wait.fault));
 }
@@ -223,7 +223,7 @@ void cpu_calls_run(struct cpu_call *first)
         .yields = first->group->yields,
     };
     if (!wait_spin(all_step, &calls, 0, first->group->ranks.polls))
-        (void)waiter_run(&waiter); /* without a deadline of its own: until all have ended */
+        (void)waiter_run(&waiter); /* no deadline of its own: returns when all have ended */
     for (struct cpu_call *call = first; call; call = call->next)
         if (order_load_relaxed_u32(&call->group->own->awaits))
             cpu_group_awaits_none(call->group);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Several operations, of one or several groups, that the calling thread steps in turn: so none
- * waits for another one to end, unless it must.
+ * Several operations of one or several groups. The calling thread steps them in turn, so no
+ * operation waits for the end of another one without need.
  *
- * Of one group: collectives run one after the other, and so do messages of one direction with one
- * peer. A message and a collective run at the same time, unless both send messages of the lane
- * PAIR: then each rank sends those of the earlier call first.
+ * Collectives of one group run one after the other. Messages in one direction with one peer do so,
+ * too. A message and a collective run at the same time, unless both send messages of the lane PAIR.
+ * Then each rank sends the messages of the earlier call first.
  */
 #ifndef TUTTI_CPU_CALLS_H
 #define TUTTI_CPU_CALLS_H
@@ -23,7 +23,7 @@ struct cpu_call {
     struct cpu_call *next;
     /* After cpu_calls_run(): how it ended. */
     enum tutti_status status;
-    /* The fields below are of calls.c. */
+    /* Only calls.c uses the fields below. */
     bool started, ended;
     int blockers;       /* earlier calls that have to end first */
     enum cpu_lane lane; /* of the operation, like the deadline: see struct cpu_sequence */

@@ -14,7 +14,7 @@ enum {
 
 /*
  * Measured (bench/README.md). One-shot moves N - 1 inputs into each rank in one hop, two-shot
- * 2 (N - 1) / N of one input in two hops. So the more ranks there are, the sooner one-shot loses.
+ * 2 (N - 1) / N of one input in two hops. So with more ranks one-shot loses at smaller sizes.
  * Two ranks move the same bytes either way. Where ranks share cores a hop costs more.
  */
 static size_t one_shot_bytes(int world_size, bool oversubscribed)
@@ -63,7 +63,7 @@ static enum tutti_algo algo_of(const struct cpu_table *table, const struct choic
     return one_shot ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
 }
 
-/* One hop. */
+/* The algorithm of one hop. */
 static const struct algorithm *one_shot_of(const struct cpu_table *table,
                                            enum tutti_collective collective, size_t block)
 {
@@ -84,7 +84,7 @@ static const struct algorithm *algorithm_of(const struct cpu_table *table, enum 
     return one_shot_of(table, call->collective, call->bytes);
 }
 
-/* Of any collective but an all-reduce: there is one way for each size. */
+/* Chooses for any collective except an all-reduce: there is one algorithm for each size. */
 static enum tutti_status other_choose(const struct cpu_table *table, const struct choice_call *call,
                                       struct choice *choice)
 {

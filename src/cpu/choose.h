@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How the CPU runs a call: one pure function, called once a call, which reads the group's table. */
+/* Chooses how the CPU runs a call: one pure function, called once for each call. It reads the
+ * group's table. */
 #ifndef TUTTI_CPU_CHOOSE_H
 #define TUTTI_CPU_CHOOSE_H
 
@@ -15,8 +16,8 @@ struct cpu_table {
     size_t one_shot_bytes;           /* up to here one-shot is measured to be faster */
     size_t copied_bytes;             /* up to here one-shot is faster than zero-copy */
     const struct algorithm *one_hop; /* of an operation that is longer than a small message */
-    bool pushes; /* two-shot: the owner of a chunk writes the result to all ranks; if the
-                    arena has room for it */
+    bool pushes; /* two-shot: the owner of a chunk writes the result to all ranks, if the arena has
+                    room */
     const char *two_shot_reason;
 };
 

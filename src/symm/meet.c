@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The rendezvous of symmetric memory. In the first one of a group its communicator meets. Then for
- * each allocation:
+ * The rendezvous of symmetric memory. In the first rendezvous of a group, the group's communicator
+ * meets. Then for each allocation:
  * 1. The ranks exchange an offer: size, kind of device, key of the segment in its process.
  * 2. A rank looks up the segments of ranks of its own process by key. It receives the descriptors
  *    of the segments of other processes and maps these. A device's memory is exported as a
@@ -110,8 +110,8 @@ static enum tutti_status compare_memory(const struct symm_allocation *allocation
     return TUTTI_OK;
 }
 
-/* Two ranks must not share a device unless that is allowed: a kernel that waits for another kernel
- * on the same device may keep that one from running for a long time. */
+/* Two ranks must not share a device unless the caller allows it: a kernel that waits for another
+ * kernel on the same device may block the other one for a long time. */
 static enum tutti_status compare_devices(const struct symm_allocation *allocation,
                                          const struct offer *all)
 {
@@ -226,7 +226,8 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
 
 /* ---- a rendezvous ---------------------------------------------------------------------------- */
 
-/* The communicator's fault in the words of a group; another failure has its message already. */
+/* Rewrites the message of the communicator's fault for a group. Other failures have their
+ * messages. */
 static enum tutti_status explain(const struct tutti_symmetric_group *group,
                                  enum tutti_status status)
 {

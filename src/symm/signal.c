@@ -23,7 +23,7 @@ struct transition {
 static const struct transition PUT = {"tutti_symm_put_signal", "taken the previous signal", 0, 1};
 static const struct transition TAKE = {"tutti_symm_wait_signal", "raised its signal", 1, 0};
 
-/* peer_action is what the peer did not do. advice is appended. */
+/* The message says that the peer did not do peer_action, and ends with `advice`. */
 static enum tutti_status wait_error(enum tutti_status status,
                                     const struct tutti_symmetric_group *group, const char *call,
                                     const char *peer_action, int peer, int channel,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Symmetric memory as the collectives use it: whether an operand lies in memory that every rank has
- * mapped, and where. registry.c knows the buffers of this process, meet.c maps those of the peers,
- * symm.c has the calls for groups, allocations and views, signal.c those for signals and the
+ * Symmetric memory for the collectives, which ask whether an operand lies in memory that every rank
+ * has mapped, and where. registry.c knows the buffers of this process, meet.c maps those of the
+ * peers, symm.c has the calls for groups, allocations and views, signal.c those for signals and the
  * barrier.
  *
  * An allocation is one sealed memfd, or one exported allocation of a device: the buffer, the signal
@@ -10,9 +10,9 @@
  * has a round of its own.
  *
  * A collective finds the allocation of an address without a lock, in a table of 1024 slots. Only
- * two-shots and longer one-shots look. Each mail has the random ids that rank 0 gave to the two
- * allocations, so all ranks see whether all mean the same ones. On CUDA an operand in symmetric
- * memory is memory of the device like any other.
+ * two-shots and longer one-shots look. Each announcement has the random ids that rank 0 gave to the
+ * two allocations, so each rank sees whether all ranks use the same ones. On CUDA an operand in
+ * symmetric memory is memory of the device like any other.
  */
 #ifndef TUTTI_SYMM_H
 #define TUTTI_SYMM_H

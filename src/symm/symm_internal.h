@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the files of this room. */
+/* Declarations for the files of this folder. */
 #ifndef TUTTI_SYMM_INTERNAL_H
 #define TUTTI_SYMM_INTERNAL_H
 

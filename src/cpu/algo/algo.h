@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CPU's algorithms, one file each; choose.c chooses. A short message has the data of a short
- * operation (small.c). In a longer one each rank announces the operation and where its operands
- * lie. Then the ranks use the operands where they lie (direct.c), or move them in pieces.
+ * The CPU's algorithms, one file each; choose.c chooses. A short operation sends its data in small
+ * messages (small.c). In a longer operation each rank announces the operation and where its
+ * operands lie. Then the ranks use the operands where they lie (direct.c), or move them in pieces.
  *
  * An algorithm in pieces has stages. Iteration t runs each stage on piece t - delay, in the order
- * of the stages: a peer that is a little late then costs nothing, since the rank does other pieces'
- * work meanwhile.
+ * of the stages. A peer that is a little late then costs nothing: meanwhile the rank works on other
+ * pieces.
  */
 #ifndef TUTTI_CPU_ALGO_H
 #define TUTTI_CPU_ALGO_H
@@ -16,8 +16,8 @@
 
 enum { PIECES_IN_FLIGHT = 4 };
 
-/* Where a piece begins and how its elements are divided. Elements and offsets are those of a block
- * if an operand has one for each rank. */
+/* Where a piece begins and how its elements are divided. If an operand has a block for each rank,
+ * elements and offsets are those of one block. */
 struct piece {
     size_t first;
     size_t count;
@@ -25,7 +25,7 @@ struct piece {
     size_t own;      /* this rank's chunk: its first element, from the piece's first */
     size_t owned;    /* its elements */
     size_t at;       /* offset in the area that the algorithm uses */
-    size_t partials; /* offset of partial sums in it */
+    size_t partials; /* offset of partial sums in that area */
     uint32_t step;
     size_t slot; /* of flags */
 };
@@ -50,9 +50,9 @@ typedef bool stage_fn(struct cpu_group *group, const struct request *request,
 
 struct announced {
     struct algorithm algorithm;
-    /* Cuts the operation: the elements of a whole piece. */
+    /* Cuts the operation into pieces. Returns the elements of a whole piece. */
     size_t (*cut)(const struct cpu_group *group, const struct request *request);
-    /* Called once for each piece, in order: sets the fields behind count. */
+    /* Called once for each piece, in order: sets the fields after `count`. */
     void (*place)(struct cpu_group *group, const struct request *request,
                   const struct announced_op *op, struct piece *piece);
     unsigned stages, last_delay;
@@ -78,28 +78,29 @@ enum tutti_status announced_run(void *group, struct request *request, tutti_stre
         sizeof(struct announced_op), announced_start, announced_step, announced_run                \
     }
 
-/* A stage: the own block, unless the collective reduces. */
+/* A stage: copies the own block, unless the collective reduces. */
 stage_fn own_copy;
 
-/* After an operation that has started and failed: returns once no thread of this process uses the
+/* Called after a started operation has failed. Returns once no thread of this process uses the
  * operands. */
 void announced_leave_failed(struct cpu_group *group, const struct request *request);
 
-/* direct.c. To be called once all ranks have announced the operation. *done: all ranks had operands
- * that all can reach, and this rank has done its part; if not, nothing has happened. */
+/* direct.c. Call it once all ranks have announced the operation. Sets *done to true if every rank
+ * can reach all operands; then this rank has done its part. Else it does nothing. */
 enum tutti_status direct_run(struct cpu_group *group, const struct request *request, bool *done);
-/* After a failed operation whose operands are addresses of this process: returns when no thread is
- * inside them. A thread inside does not wait, so this ends. */
+/* Called after a failed operation whose operands are addresses of this process. Returns when no
+ * thread uses them. A thread that uses them does not wait, so this call ends. */
 void direct_leave_failed(struct cpu_group *group);
 
-/* The piece's step of the flags, the next one. */
+/* Takes the next step of the flags for the piece. */
 static inline void piece_take_step(struct cpu_group *group, struct piece *piece)
 {
     piece->step = ++group->op.step;
     piece->slot = piece->step % LAYOUT_SLOTS;
 }
 
-/* Whether all peers' inputs of a piece are there. Leaf order, in which they are reduced. */
+/* Whether all peers' inputs of a piece have arrived. Checks in leaf order, the order of the
+ * reduction. */
 static inline bool inputs_arrived(struct cpu_group *group, const struct request *request,
                                   struct announced_op *op, const struct piece *piece)
 {

@@ -50,7 +50,7 @@ static void pieces_begin(struct cpu_group *group, const struct request *request,
     op->phase = PHASE_PIECES;
     op->iteration = 0;
     op->whole = way_of(request)->cut(group, request);
-    invariant(op->whole > 0 && request->count > 0); /* so there is a piece, and no empty one */
+    invariant(op->whole > 0 && request->count > 0); /* there is a piece, and none is empty */
     op->pieces = (request->count + op->whole - 1) / op->whole;
     iteration_begin(group, request, op);
 }
@@ -90,7 +90,7 @@ static bool is_direct(const struct request *request)
     return request->choice.zero_copy && request->operands.send_id != LAYOUT_PRIVATE;
 }
 
-/* After the operation's begin: its own part is done, so only the peers' parts are awaited. */
+/* Whether all peers have done their parts. This rank's part is done already. */
 static bool peers_left(struct cpu_group *group, const struct request *request, struct cpu_op *op)
 {
     const uint32_t step = group->op.step;
@@ -103,7 +103,8 @@ static bool peers_left(struct cpu_group *group, const struct request *request, s
     return true;
 }
 
-/* All ranks have entered: uses the operands where they lie, if all can be reached. */
+/* Called once all ranks have entered. Uses the operands where they lie if every rank can reach
+ * all. */
 static enum tutti_status enter(struct cpu_group *group, const struct request *request,
                                struct announced_op *op)
 {
@@ -179,7 +180,7 @@ enum tutti_status announced_run(void *group, struct request *request, tutti_stre
 enum tutti_status cpu_all_reduce_more(struct cpu_group *group, struct request *request)
 {
     struct announced_op op;
-    if (request->choice.run == &cpu_small) /* names a whole operation */
+    if (request->choice.run == &cpu_small) /* it runs whole operations only */
         request->choice.run = group->table.one_hop;
     op_init(&op.base);
     group->op.deadline = 0;

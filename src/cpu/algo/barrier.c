@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Barriers. Of all ranks: each announces itself, one hop; so does an operation without elements. Of
- * a subset: the other ranks take no part, so the sequence stays, and each pair of ranks counts its
- * own meetings. Two entries are enough: a rank that enters meeting m + 2 has seen the peer enter
- * m + 1, so the peer has left m.
+ * Barriers. In a barrier of all ranks each rank announces itself: one hop. An operation without
+ * elements does the same. In a barrier of a subset the other ranks take no part. So it takes no
+ * sequence number, and each pair of ranks counts its own meetings. Two entries are enough: a rank
+ * that enters meeting m + 2 has seen the peer enter m + 1, so the peer has left m.
  */
 #include "base/point.h"
 #include "cpu/algo/algo.h"

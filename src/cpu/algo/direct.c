@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Without copies, for operands that every rank can reach: symmetric memory, or threads of one
- * process.
+ * Zero-copy, for operands that every rank can reach: symmetric memory, or threads of one process.
  *
- * Each rank announces where its operands lie. All-reduce: rank r alone reads all send buffers and
- * writes all recv buffers in chunk r, so in place is as safe as out of place. Where an operand has
- * a block for each rank, a rank reads the others' send buffers and writes its own recv. An
- * announcement tells that the rank has entered, so its operands may be used. The flag at the end
- * tells that the rank has done its part, so the other ranks may leave.
+ * Each rank announces where its operands lie. In an all-reduce only rank r reads chunk r of all
+ * send buffers and writes chunk r of all recv buffers, so in place is as safe as out of place. If
+ * an operand has a block for each rank, a rank reads the others' send buffers and writes its own
+ * recv. An announcement tells that the rank has entered, so its operands may be used. The flag at
+ * the end tells that the rank has done its part, so the other ranks may leave.
  *
- * A rank that fails must not leave earlier either, because its caller may free the operands at
- * once. A rank that is about to use its peers' operands sets `touching`, then checks for faults. A
- * rank that fails records the fault, then waits until no rank is touching. Of two such ranks one
- * sees the other.
+ * A rank that fails must also wait for this, because its caller may free the operands at once. A
+ * rank that is about to use its peers' operands sets `touching`, then checks for faults. A rank
+ * that fails records the fault, then waits until no rank is touching. Of two such ranks at least
+ * one sees the other's word.
  */
 #include "base/point.h"
 #include "cpu/algo/algo.h"
@@ -31,7 +30,7 @@ static unsigned char *address(void *const *buffers, int rank, uint64_t offset)
     return base ? base + offset : (unsigned char *)(uintptr_t)offset;
 }
 
-/* What this rank does: `count` elements from element `first`, of a chunk or of a block. */
+/* This rank's work: `count` elements from element `first` of a chunk or of a block. */
 struct job {
     const struct cpu_group *group;
     const struct request *request;
@@ -40,7 +39,8 @@ struct job {
     size_t first, count;
 };
 
-/* Whether every rank's operands lie in the same allocation, from which the job takes them. */
+/* Whether every rank's operands lie in the same allocation, whose addresses this puts into the
+ * job. */
 static bool operands_find(struct job *job)
 {
     const struct cpu_group *group = job->group;
@@ -56,7 +56,7 @@ static bool operands_find(struct job *job)
     return true;
 }
 
-/* What a rank's send buffer has for this one. */
+/* The block for this rank in the send buffer of `rank`. */
 static const unsigned char *sent_to_me(const struct job *job, int rank)
 {
     const struct request *request = job->request;

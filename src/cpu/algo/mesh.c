@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Hybrid cube mesh all-reduce: two quads, each rank has one partner in the other quad. A rank reads
- * the arenas of its quad and of its partner only. The order of the sum is the canonical one: the
- * quads are the two halves of the leaf order, a quad does not round, and both together round once.
+ * Hybrid cube mesh all-reduce: the ranks form two quads, and each rank has one partner in the other
+ * quad. A rank reads the arenas of its quad and of its partner only. The order of the sum is the
+ * canonical one: the quads are the two halves of the leaf order. The sum of a quad is not rounded;
+ * the sum of both is rounded once.
  *
  * A piece has a quarter for each rank of a quad. Each rank, in each step:
  *   fills its piece buffer with its inputs of the other ranks' quarters (flag P1);
  *   folds its own quarter of the quad's inputs into partial sums in the accumulation type, behind
  *   the piece (flag P2);
- *   crosses: adds its partial sums and the partner's, of the same quarter, into its output and into
- *   the piece buffer at the place of its own quarter (flag Q1);
+ *   crosses: adds the partner's partial sums of the same quarter to its own and writes the result
+ *   into its output and into the piece buffer, at the place of its own quarter (flag Q1);
  *   collects the other quarters of its output from their owners' piece buffers.
  *
  * Iteration t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. docs/ordering.md
  * proves that a place may be written again after four steps.
  *
- * The algorithm is plain: on CPU it serves to test what the kernel for GPUs (mesh.cu) does.
+ * This code is not tuned: it serves to test on CPU the algorithm of the GPU kernel (mesh.cu).
  */
 #include "base/point.h"
 #include "cpu/algo/algo.h"
@@ -28,7 +29,7 @@ enum { QUAD = 4 };
 static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     const size_t width = request->element_bytes, line = LAYOUT_LINE / width;
-    /* Inputs and partial sums, the most (docs/ordering.md: P1), of quarters in whole lines. */
+    /* Most bytes of inputs and partial sums (docs/ordering.md: P1); quarters are whole lines. */
     const size_t bytes = 3 * group->areas.piece_bytes / 2;
     const size_t partial = reduce_partial_bytes(request->dtype);
     const size_t most = bytes / (QUAD * width + partial) / line * line * QUAD;

@@ -4,11 +4,11 @@
  * in pieces, a message each; an empty block is one empty message, whose receiver compares its
  * length.
  *
- * A broadcast and an all-gather have one way to all, the others a way for each pair of ranks. A
- * rank that reduces takes a piece once all ranks have sent theirs, and reduces them where they lie.
+ * A broadcast and an all-gather use one way to all ranks, the others a way for each pair of ranks.
+ * A rank that reduces waits for a piece of every rank, then reduces the pieces where they lie.
  *
- * A rank of a v-form sends and receives at once, and waits for one word at a time. It waits for the
- * block of which the fewest bytes have moved, so that ranks never wait in a circle:
+ * A rank of a v-form sends and receives at the same time, but waits for one word at a time. It
+ * waits for the block with the fewest bytes moved, so that ranks never wait in a circle:
  * docs/ordering.md.
  */
 #include "cpu/transport/pair.h"
@@ -17,9 +17,9 @@
 #include "cpu/algo/algo.h"
 
 /* A block has at least four pieces, so that a receiver copies one while the sender copies the next
- * one; but not if they are shorter than this (2 ranks, 64 KiB, near: 1.6 us in one piece, 1.2 in
- * four of 16 KiB; far: 3.6, 2.8, and 3.3 in eight of 8 KiB). Ranks that share cores copy one after
- * the other, in pieces as long as their places. */
+ * one. But it is not cut into pieces shorter than this (2 ranks, 64 KiB, near: 1.6 us in one piece,
+ * 1.2 in four of 16 KiB; far: 3.6, 2.8, and 3.3 in eight of 8 KiB). Ranks that share cores cannot
+ * copy at the same time, so their pieces are as long as the places. */
 enum { PIECE_LEAST_BYTES = 16 * 1024 };
 
 /* A block on its way. */
@@ -40,7 +40,7 @@ struct pair_op {
     struct pair_block received[TUTTI_MAX_RANKS];
 };
 
-/* Whom this rank sends to, and whom it hears from. */
+/* Sets the ranks to which this rank sends, and those from which it receives. */
 static void ways_find(const struct cpu_group *group, const struct request *request,
                       struct pair_op *op)
 {
@@ -62,7 +62,7 @@ static void ways_find(const struct cpu_group *group, const struct request *reque
     }
 }
 
-/* Finds the blocks of an operand that concern these ranks. `many`: it has one for each rank. */
+/* Finds the blocks of an operand that concern these ranks. `many`: it has a block for each rank. */
 static void blocks_find(const struct request *request, bool many, const struct coll_blocks *given,
                         struct rank_set ranks, struct pair_block *blocks)
 {
@@ -124,7 +124,7 @@ static size_t piece_of(const struct pair_op *op, const struct pair_block *block)
     return left < most ? left : most;
 }
 
-/* Where the rest of a block lies. Not of an empty one, whose operand may be NULL. */
+/* Where the rest of a block lies. The block must not be empty: its operand may be NULL. */
 static const unsigned char *sent_at(const struct request *request, const struct pair_block *block)
 {
     return (const unsigned char *)request->send + block->at + block->done;
@@ -135,7 +135,7 @@ static unsigned char *received_at(const struct request *request, const struct pa
     return (unsigned char *)request->recv + block->at + block->done;
 }
 
-/* Whether all readers of the way have read what lies in its next place. */
+/* Whether all readers of the way have read the old message in its next place. */
 static bool is_free(struct cpu_group *group, struct pair_op *op, int to)
 {
     if (to != group->rank)
@@ -154,7 +154,7 @@ static bool has_arrived(struct cpu_group *group, const struct request *request, 
                            request);
 }
 
-/* Sends what there are places for. */
+/* Sends pieces while places are free. */
 static void pieces_send(struct cpu_group *group, const struct request *request, struct pair_op *op)
 {
     for (int r = rank_set_next(op->to, -1); r >= 0; r = rank_set_next(op->to, r)) {
@@ -173,7 +173,7 @@ static void pieces_send(struct cpu_group *group, const struct request *request, 
     }
 }
 
-/* Takes what has arrived. */
+/* Takes the pieces that have arrived. */
 static void pieces_take(struct cpu_group *group, const struct request *request, struct pair_op *op)
 {
     for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r)) {
@@ -194,7 +194,7 @@ static void pieces_take(struct cpu_group *group, const struct request *request, 
     }
 }
 
-/* The next pieces of all ranks, which have arrived. */
+/* Reduces the next piece of every rank; all have arrived. */
 static void piece_reduce(struct cpu_group *group, const struct request *request,
                          const struct pair_op *op, size_t bytes)
 {
@@ -211,7 +211,7 @@ static void piece_reduce(struct cpu_group *group, const struct request *request,
     reduce_env_end(environment);
 }
 
-/* Reduces what has arrived from all. */
+/* Reduces the pieces that have arrived from every rank. */
 static void pieces_reduce(struct cpu_group *group, const struct request *request,
                           struct pair_op *op)
 {
@@ -235,7 +235,7 @@ static void pieces_reduce(struct cpu_group *group, const struct request *request
     }
 }
 
-/* The block of which the fewest bytes have moved, of ranks of the set; -1: the set is empty. */
+/* The rank of the set whose block has the fewest bytes moved; -1: the set is empty. */
 static int least_moved(struct rank_set ranks, const struct pair_block *blocks)
 {
     int least = rank_set_next(ranks, -1);
@@ -245,8 +245,8 @@ static int least_moved(struct rank_set ranks, const struct pair_block *blocks)
     return least;
 }
 
-/* Chooses the word that the step waits for: the last one looked at, if all others have come. The
- * last look may also have been at a message that came, in whose place a later one may lie by now.
+/* Chooses the word that the step waits for. Keeps the word that was read last if only that one is
+ * missing. Otherwise that word may belong to a message that has arrived, so reads another one.
  */
 static void wait_choose(struct cpu_group *group, const struct request *request, struct pair_op *op,
                         bool reduces)

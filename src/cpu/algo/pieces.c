@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One hop, for more than two ranks: each rank puts into its piece buffer the block that all others
- * need, or the blocks of all others. Each reads all others' buffers and reduces or copies.
+ * One hop, for more than two ranks: each rank writes into its piece buffer the block that all
+ * others need, or a block for each other rank. Then it reads all others' buffers and reduces or
+ * copies.
  *
  * Iteration t fills piece t and uses piece t - 1. docs/ordering.md (P1) proves when a place may be
  * written again.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Short operations: every rank sends one message, with what the others need, and reads all
- * messages. One hop. The message is the block that all need, or the blocks of all ranks; of two
- * ranks, the other one's.
+ * Short operations: every rank sends one message with the data that the others need, and reads all
+ * messages. One hop. The message has the block that all need, or the blocks for all ranks; with two
+ * ranks, only the peer's block.
  *
  * Up to LAYOUT_INLINE_BYTES travel in the header's own cache line, up to LAYOUT_BODY_BYTES in the
  * body. A message may be overwritten two operations later: when an operation e has ended, all peers
@@ -39,7 +39,7 @@ static inline void payload_copy(unsigned char *restrict to, const unsigned char 
         memcpy(to, from, bytes);
 }
 
-/* Where each leaf's data will be, and the call that reduces them: made while the messages travel.
+/* Where each leaf's data will be, and the call that reduces them. Filled while the messages travel.
  */
 struct small_op {
     struct cpu_op base;
@@ -91,7 +91,7 @@ start(void *opaque, struct request *request, void *state)
     POINT("mail.written");
     wait_publish(group, &own->header, sequence, request);
     POINT("mail.published");
-    /* The message leaves before all else is done (2 ranks, 8 B near: 71 ns; recorded first: 76 ns).
+    /* Send the message before any other work (2 ranks, 8 B near: 71 ns; recorded first: 76 ns).
      */
     request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
     op_init(&op->base);

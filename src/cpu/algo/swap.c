@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two ranks, operations that are longer than a small message. In each piece each rank gives the
- * other one what that needs.
+ * Operations of two ranks that are longer than a small message. In each piece each rank sends the
+ * data that the peer needs.
  *
  * The ranks swap places from piece to piece: each writes where it has just read the peer's inputs.
- * No other rank uses that place, and its cache lines are already here. A line that the peer has
- * read would first have to be taken from the peer's cache (Zen 5, far, 16 KiB: 1.47 us through the
- * piece buffer, 0.97 us by swapping). Small messages swap their bodies in the same way: small.c.
+ * No other rank uses that place, and its cache lines are already in this core's cache. A line that
+ * the peer has read would have to come from the peer's cache first (Zen 5, far, 16 KiB: 1.47 us
+ * through the piece buffer, 0.97 us by swapping). Small messages swap their bodies in the same way:
+ * small.c.
  *
  * A piece has two halves, each with a flag that is swapped with it. While the first half travels,
- * the rank fills the second one. So a rank first polls a flag when the flag has most likely
- * arrived: a poll that is too early takes the line from the writer.
+ * the rank fills the second one. So the first flag has most likely arrived when the rank first
+ * polls it. A poll that is too early takes the line from the writer.
  */
 #include "base/point.h"
 #include "cpu/algo/algo.h"

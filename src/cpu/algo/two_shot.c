@@ -3,18 +3,18 @@
  * Two-shot all-reduce: reduce-scatter, then all-gather, in pipelined pieces. Two hops.
  *
  * A piece has one chunk for each rank, its owner. Each rank, in each step:
- *   fills its arena with its inputs of the other ranks' chunks (flag P1);
- *   reduces its own chunk from its input and all arenas, into its output and to where the other
- *   ranks find the result (flag Q1);
+ *   writes its inputs of the other ranks' chunks into its arena (flag P1);
+ *   reduces its own chunk from its input and all arenas. It writes the result into its output and
+ *   to the place where the other ranks read it (flag Q1);
  *   collects the other chunks of its output.
  *
  * Push, for few ranks: the owner writes the result over the inputs that it has just read, in each
- * peer's exchange area, and a rank collects from its own area. Two cores then write each line by
- * turns, and no third copy of a line has to be invalidated (2 ranks, 256 KiB, Zen 5: near 8.6 us by
+ * peer's exchange area, and a rank collects from its own area. Two cores then write each line in
+ * turn, and no third copy of a line has to be invalidated (2 ranks, 256 KiB, Zen 5: near 8.6 us by
  * pull, 6.5 by push, far 14.0 and 10.2; Intel 49 and 25). Pull, for more ranks: the owner writes
  * the result into its own piece buffer, at the place of its own chunk, and the other ranks read it
  * there. With more ranks an owner stores more copies by push: 8 ranks on 8 cores gain nothing, and
- * small operations lose a tenth or two.
+ * small operations take 10 to 20 % longer.
  *
  * Iteration t fills piece t, reduces piece t - 1 and collects piece t - 2. docs/ordering.md (P1,
  * Q1) proves when a place may be written again.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which compilation of the reductions this processor runs. */
+/* Chooses the compilation of the reductions that this processor runs. */
 #include "base/log.h"
 #include "cpu/reduce/reduce.h"
 

@@ -6,10 +6,10 @@
  * premul_sum) are compiled for each instruction set. All other reductions are compiled once, for
  * the set that every processor has, where REDUCE_ALL is 1; the other sets use those (reduce.h).
  *
- * A reduction of few inputs is one loop from inputs to output. All others go block by block: groups
- * of inputs fold into accumulators, which merge as the digits of a binary counter carry: this is
- * the canonical tree. The accumulators stay in the first-level cache. Small floats are widened to
- * blocks of float32 and narrowed at the end, so that they share the loops of float32.
+ * A reduction of few inputs is one loop from inputs to output. All others go block by block. Groups
+ * of inputs fold into accumulators. The accumulators merge as the digits of a binary counter carry,
+ * which gives the canonical tree. The accumulators stay in the first-level cache. Small floats are
+ * widened to blocks of float32 and narrowed at the end, so that they share the loops of float32.
  */
 #include "cpu/reduce/reduce.h"
 #include "base/numeric.h"
@@ -25,8 +25,8 @@
 #define QUOTE(x)         #x
 #define QUOTED(x)        QUOTE(x)
 
-/* The output is an input or disjoint from it, so that iterations never depend on each other. clang
- * then fails to build a loop that it cannot vectorise. */
+/* The output is an input or disjoint from it, so iterations never depend on each other. With this
+ * pragma clang reports a loop that it cannot vectorise. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -56,7 +56,7 @@ struct loops {
     size_t element_bytes;
     size_t block;    /* accumulators in a block */
     tree_fn *direct; /* inputs to result */
-    tree_fn *fold;   /* inputs to accumulator */
+    tree_fn *fold;   /* inputs to accumulators */
     /* left = left op right */
     void (*merge)(void *left, const void *right, size_t count);
     /* Two accumulators to result. */
@@ -82,7 +82,8 @@ struct part {
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* The widest vector. Streamed stores go past the caches, to a multiple of its size. */
+/* The widest vector. A non-temporal store goes past the caches; its address is a multiple of the
+ * size. */
 #if defined(__AVX512F__)
 typedef __m512i vector;
 #define vector_load(from)        _mm512_loadu_si512(from)
@@ -129,7 +130,7 @@ static inline void line_stream(unsigned char *to, const unsigned char *from)
 }
 
 /*
- * memcpy() serves short copies only: from some 2 KiB up libc may use `rep movsb`, which on Zen is
+ * memcpy() serves short copies only: from about 2 KiB on libc may use `rep movsb`, which on Zen is
  * fifteen times slower at some offsets between source and target.
  */
 static void plain_copy(void *to, const void *from, size_t bytes)
@@ -223,7 +224,7 @@ static void reduce_fold(void *to, const struct part *part)
     memcpy(to, stack[0], part->count * (BLOCK_BYTES / part->loops->block));
 }
 
-/* From partial results to one, or to the result. */
+/* Combines partial results, and the other inputs' tree, to one partial result or to the result. */
 static void reduce_on(void *to, const struct part *part)
 {
     _Alignas(LINE_BYTES) block tree;
@@ -261,7 +262,7 @@ static void reduce_part(void *out, const struct part *part)
         narrowed->narrow(out, (const void *)wide, part->count);
 }
 
-/* Block by block, to one or two places. */
+/* Reduces block by block into one or two outputs. */
 static void reduce_blocks(const struct reduce_call *call, const struct loops *loops,
                           const struct format *format)
 {
@@ -315,7 +316,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
         to[i] = copy[i] = expression;
 
 /* The body of a tree_fn. Scalar and divisor are copied first: as far as the compiler knows, a store
- * might change the call. */
+ * might change the struct of the call. */
 #define TREE_LOOPS(T, element, A, LEAF, combine, RESULT, group)                                    \
     const double scalar = call->scalar;                                                            \
     const int divisor = call->divisor;                                                             \
@@ -420,7 +421,7 @@ DEFINE_WIDE_REST(f32, float)
 DEFINE_WIDE_REST(f64, double)
 #endif
 
-/* The frequent operations of bfloat16 are worth loops of their own: no pass to widen. */
+/* The frequent operations of bfloat16 have loops of their own, which saves the pass that widens. */
 DEFINE_REDUCTION(bf16, sum, uint16_t, f32, float, LOAD, sum, STORE, WIDE)
 DEFINE_REDUCTION(bf16, avg, uint16_t, f32, float, LOAD, sum, MEAN, WIDE)
 
@@ -443,8 +444,8 @@ DEFINE_NARROW(bf16, uint16_t)
 DEFINE_NARROW(e4m3, uint8_t)
 DEFINE_NARROW(e5m2, uint8_t)
 
-/* Processors convert float16 themselves, exactly as numeric.h does: subnormals are kept, and the
- * NaNs that come to be narrowed are canonical already. */
+/* These processors convert float16 exactly as numeric.h does: they keep subnormals, and a NaN that
+ * is narrowed is canonical already. */
 #if defined(__F16C__)
 static void f16_widen(float *to, const void *elements, size_t count)
 {
@@ -500,7 +501,7 @@ DEFINE_WIDEN(f16, uint16_t)
 DEFINE_NARROW(f16, uint16_t)
 #endif
 
-/* A block of float8 is widened to float16 first, which is but a shift. */
+/* A block of float8 is widened to float16 first, which is only a shift. */
 #define DEFINE_HALF(T)                                                                             \
     static void T##_half(uint16_t *to, const uint8_t *from, size_t count)                          \
     {                                                                                              \
@@ -560,7 +561,7 @@ DEFINE_WIDENED_REST(e5m2)
     DEFINE_MERGE(T, element, op)                                                                   \
     DEFINE_REDUCTION(T, op, element, T, element, LOAD, op, STORE, NARROW)
 
-/* What two's complement does alike with and without sign is defined for the types without. */
+/* Operations that give the same bits with and without sign are defined for the unsigned types. */
 #define DEFINE_UNSIGNED(T, element)                                                                \
     DEFINE_INTEGER(T, element, sum)                                                                \
     DEFINE_INTEGER(T, element, prod)                                                               \

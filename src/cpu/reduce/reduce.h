@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The reductions: one source, compiled for each instruction set, chosen at run time. All give the
- * same bits.
+ * The reductions: one source, compiled for each instruction set. The set is chosen at run time. All
+ * sets give the same bits.
  *
  * out[i] = round(tree(in[0][i], ..., in[n-1][i])): the balanced tree with the largest power of two
  * on the left, in the accumulation type (float32 for floats of 8, 16 and 32 bits, float64 for
@@ -32,7 +32,7 @@ struct reduce_isa {
     /* The reductions that are compiled for this instruction set; NULL elsewhere: see
      * reduce_function(). */
     reduce_fn *fn[DTYPE_REALS][OP_COUNT];
-    const struct reduce_isa *rest; /* the set that has all others; NULL if this one has them */
+    const struct reduce_isa *rest; /* the set with the other reductions; NULL if this set has all */
     copy_fn *copy;
     copy_fn *copy_stream;
 };
@@ -51,18 +51,18 @@ static inline reduce_fn *reduce_function(const struct reduce_isa *isa, enum tutt
     return isa->fn[dtype][op] || !isa->rest ? isa->fn[dtype][op] : isa->rest->fn[dtype][op];
 }
 
-/* The best set that this processor has, or the one that TUTTI_ISA names. A name that it does not
- * have is ignored with a warning. */
+/* The best set that this processor has, or the one that TUTTI_ISA names. The name of a set that the
+ * processor lacks is ignored with a warning. */
 const struct reduce_isa *reduce_isa_best(void);
 /* For tests: the set of that name; NULL if this build or processor lacks it. */
 const struct reduce_isa *reduce_isa_named(const char *name);
-/* The fastest copy of REDUCE_LONG_BYTES and more to lines that another core has used. */
+/* The fastest copy of at least REDUCE_LONG_BYTES into lines that another core has used. */
 copy_fn *reduce_copy_long(const struct reduce_isa *isa);
 enum { REDUCE_LONG_BYTES = 16 * 1024 };
 
 /*
  * Floating-point environment of a reduction: round to nearest, subnormals kept. begin() sets it and
- * returns the caller's; end() restores that.
+ * returns the caller's environment; end() restores the latter.
  */
 #if defined(__x86_64__)
 

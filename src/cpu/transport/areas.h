@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The areas of a rank's arena that longer operations use, from the size of the arena. All ranks
- * have the same. An arena has only the areas that its number of ranks uses:
+ * The areas of a rank's arena that longer operations use, computed from the size of the arena. They
+ * are the same on all ranks. An arena has only the areas that its number of ranks uses:
  *   piece buffer  inputs, and results of the own chunk: pieces.c, two_shot.c, mesh.c; not of two
  *                 ranks
  *   exchange      inputs of the peers' chunks; each peer writes the result of its chunk over them:
@@ -19,15 +19,15 @@
 /* Offsets from the arena's start, sizes in bytes; 0 bytes: there is no such area. */
 struct areas {
     size_t piece_buffer, piece_buffer_bytes;
-    size_t piece_bytes; /* of a piece in the piece buffer, the most */
+    size_t piece_bytes; /* most bytes of a piece in the piece buffer */
     size_t exchange, exchange_bytes;
     size_t swap, swap_bytes;                 /* swap_bytes: of struct layout_swap's data */
     size_t pair, pair_messages, pair_places; /* the latter two from `pair` on */
-    size_t message_bytes[2]; /* of a piece of a message to one rank, to all; the most */
+    size_t message_bytes[2]; /* most bytes of a piece of a message to one rank, to all */
     size_t arena_bytes;
 };
 
-/* Whole units, up to `most`. */
+/* The whole units in `bytes`, at most `most` bytes. */
 static inline size_t areas_part(size_t bytes, size_t unit, size_t most)
 {
     return bytes < most ? bytes / unit * unit : most;
@@ -40,8 +40,8 @@ static inline size_t areas_least(int ranks)
 }
 
 /* The lane PAIR: half of its places for messages to all, the rest divided among the peers. A piece
- * that no place fits goes in the lines of the messages. Returns the bytes taken: those of the
- * lines, and up to `bytes` in all. */
+ * travels in the lines of the messages if there are no places. Returns the bytes taken: those of
+ * the lines, and up to `bytes` in all. */
 static inline size_t areas_make_pair(struct areas *areas, size_t bytes, int ranks)
 {
     const size_t lines = (size_t)ranks * LAYOUT_LINE, unit = LAYOUT_WINDOW * LAYOUT_LINE;

@@ -3,9 +3,10 @@
  * A sleeper must not miss a wake-up, and the waker must not pay for a fence.
  *
  * The sleeper adds itself to `sleepers`, then reads the word again. The waker writes the word, then
- * reads `sleepers`. Both store, then load, so at least one side needs a full fence. The waker is on
- * the fast path, so the sleeper calls membarrier(), which runs a fence on every core that runs a
- * registered process. Where the kernel lacks membarrier(), the slices of sleep are short instead.
+ * reads `sleepers`. Each side stores, then loads, so at least one side needs a full fence. The
+ * waker is on the fast path, so the sleeper calls membarrier(), which runs a fence on every core
+ * that runs a registered process. Where the kernel lacks membarrier(), a sleeper wakes after short
+ * slices instead.
  */
 #include "cpu/transport/bell.h"
 

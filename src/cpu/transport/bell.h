@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* How a waiter sleeps until its peer has something for it. */
+/* How a waiter sleeps until its peer releases a word. */
 #ifndef TUTTI_CPU_BELL_H
 #define TUTTI_CPU_BELL_H
 
 #include "base/order.h"
 #include "cpu/transport/group.h"
 
-/* Called in each process before any rank sleeps. Whether the kernel has membarrier(). */
+/* Called in each process before any rank sleeps. Returns whether the kernel has membarrier(). */
 bool bell_prepare(void);
 /* Wakes the ranks that sleep on this rank's bell. */
 void bell_ring(struct cpu_group *group);
 /* Wakes all sleepers of all ranks, for a fault. */
 void bell_ring_all(struct cpu_group *group);
-/* Sleeps until the peer's bell rings, for 50 ms or left_ms at most (negative: 50 ms). Does not
- * sleep if *word is value. */
+/* Sleeps until the peer's bell rings, for 50 ms or left_ms at most (negative: 50 ms). Returns at
+ * once if *word is value. */
 void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_t value,
                 int64_t left_ms);
 

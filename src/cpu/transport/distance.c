@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How far apart the ranks' cores are decides how to copy. Inside one last-level cache a line takes
- * about 100 ns; from another one it takes 350 ns and more. Over 200 ns is far: then lines that a
- * peer reads, and does not write, are written past the caches, unless the processor moves strings
- * (copy.h). Small messages, pushed results and copies below 1 KiB always go through the caches.
+ * The distance between the ranks' cores decides how to copy. A round trip takes about 100 ns inside
+ * one last-level cache, and at least 350 ns between two. More than 200 ns is far. A rank that is
+ * far writes lines that a peer only reads past the caches, unless the processor copies them by `rep
+ * movsb` (copy.h). Small messages, pushed results and copies below 1 KiB always go through the
+ * caches.
  *
- * Virtual machines move cores, so a rank measures after every 16 MiB, inside an operation, at the
- * same place of the sequence on all ranks: 8 round trips with the rank whose number differs in one
- * bit, each time another bit. A rank is far if one of its partners is. The result concerns only how
- * the rank writes its own arena, so ranks need not agree.
+ * Hypervisors move virtual cores, so a rank measures after every 16 MiB, inside an operation, which
+ * is the same one on all ranks. It makes 8 round trips with the rank whose number differs in one
+ * bit, each time in another bit. A rank is far if one of its partners is. The result concerns only
+ * how the rank writes its own arena, so ranks need not agree.
  *
  * Each of the two ranks writes its own word and waits for the other's. The words are counts that
  * only grow.
@@ -34,7 +35,7 @@ static void far_update(struct cpu_group *group)
         group->distance.far |= group->distance.round_trip_ns[bit] > FAR_NS;
 }
 
-/* The measurement of the next partner; of none if there is no rank with that number. */
+/* Begins the measurement of the next partner. Measures none if no rank has that number. */
 static struct distance_probe probe_begin(struct cpu_group *group)
 {
     struct cpu_distance *distance = &group->distance;
@@ -55,7 +56,7 @@ struct distance_probe distance_begin(struct cpu_group *group, const struct reque
 }
 
 /* One round trip; the lower rank begins. If polling is not enough, the partner shares this core or
- * has none, and the time says nothing. */
+ * does not run, and the time is not used. */
 static bool ping_pong(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe)
 {
     const int partner = probe->partner;

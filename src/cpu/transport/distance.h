@@ -31,11 +31,12 @@ struct distance_probe {
 };
 
 /* Counts the operation. Begins a measurement if enough work was done since the last one: on all
- * ranks or none. If there is none, distance_step() returns true at once. */
+ * ranks or on none. Without a measurement distance_step() returns true at once. */
 struct distance_probe distance_begin(struct cpu_group *group, const struct request *request);
-/* Goes on with it: false if it waits for the partner. At its end it sets group->distance.far. */
+/* Continues the measurement. Returns false if it waits for the partner. Sets group->distance.far at
+ * the end. */
 bool distance_step(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe);
-/* Measures the next partner, waits included. Collective. */
+/* Measures the next partner; waits for it. Collective. */
 enum tutti_status distance_measure(struct cpu_group *group, const struct request *request);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Faults of a group. The first fault of a rank stands for good: the thread that claims it writes it
- * for this process (F4) and into the arena for the peers (F1). The peers take it over when they
- * next wait, so all ranks name the same cause. It wakes all sleepers. A fault of a later operation
+ * Faults of a group. The first fault of a rank is final. The thread that claims it writes it for
+ * this process (F4) and into the arena for the peers (F1), then wakes all sleepers. The peers adopt
+ * the fault when they next wait, so all ranks name the same cause. A fault of a later operation
  * does not disturb a waiter of an earlier one.
  *
- * A waiter checks the life of the rank that it waits for, and every 20 ms the lives of all. No rank
- * ends an operation before all have announced it. So a rank that exited without having announced
- * the operation is named even if the waiter waits for another rank, which may have heard of that
- * death and may never call again.
+ * A waiter checks whether the awaited rank lives, and every 20 ms whether all ranks live. No rank
+ * ends an operation of the lane ALL before all ranks have announced it. So if a rank exited before
+ * announcing it, the fault names that rank, even if the waiter waits for another one. The awaited
+ * rank may know of the exit and never call again.
  */
 #include "cpu/transport/group.h"
 
@@ -21,7 +21,7 @@
 #include "cpu/transport/bell.h"
 #include "ipc/channel.h"
 
-/* The form of a signature in headers. */
+/* Packs a signature as headers have it. */
 static uint64_t pack(const struct tutti_signature *signature)
 {
     return signature_pack(signature->collective, signature->dtype,
@@ -29,7 +29,7 @@ static uint64_t pack(const struct tutti_signature *signature)
                           signature->count);
 }
 
-/* Into an arena or the recorder. */
+/* Writes a fault into an arena or the recorder. */
 static void arena_write_fault(struct layout_fault *out, const struct tutti_fault *fault)
 {
     out->status = (int32_t)fault->status;
@@ -63,7 +63,7 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
     invariant(fault->status != TUTTI_OK && fault->peer >= 0 && fault->peer < group->size);
     if (order_exchange_u32(&group->faults.claimed, 1) == 0) {
         group->faults.fault = *fault;
-        if (fault->sequence >= GATHERS_FROM) /* then it is the operation that was to come */
+        if (fault->sequence >= GATHERS_FROM) /* name the operation that would have come next */
             group->faults.fault.sequence = order_load_relaxed_u64(&group->op.before) + 1;
         fault = &group->faults.fault;
         if (!order_load_relaxed_u32(&group->faults.quit)) /* relaxed: carries nothing else */
@@ -90,8 +90,8 @@ bool cpu_group_peer_alive(const struct cpu_group *group, int peer)
 }
 
 /* Whether `rank` has reported an abort, or a fault that also ends a wait for `peer`. A fault of a
- * later operation does not: the peer has done its part in this one. But a peer that has failed
- * sends no message more. */
+ * later operation does not: the peer has done its part in this one. Exception: in the lane PAIR a
+ * fault of the peer always ends the wait, because the peer sends no more messages. */
 static bool peer_reported_fault(const struct cpu_group *group, int rank, int peer,
                                 struct tutti_fault *fault)
 {
@@ -132,7 +132,7 @@ bool cpu_group_check_peers(struct cpu_group *group, int peer, bool life, struct 
         return true;
     }
     /* While the group opens, only a rank that has already opened it can report a fault. This rank
-     * is about to open it, too, and its first operation reports the fault. */
+     * will soon have opened it, too; its first operation then reports the fault. */
     const bool opens = !order_load_relaxed_u32(&group->faults.open);
     for (int r = 0; r < group->size && !opens; r++)
         if (peer_reported_fault(group, r, peer, fault))
@@ -156,7 +156,7 @@ void cpu_group_exited_peers(struct cpu_group *group, struct rank_set *left, stru
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank)
             continue;
-        /* First: a rank sets `left` before its channel closes. */
+        /* Check this before `left`: a rank sets `left` before its channel closes. */
         const bool alive = cpu_group_peer_alive(group, r);
         if (order_load_acquire_u32(&group->arenas[r]->left)) /* A2 pairs F2 */
             rank_set_add(left, r);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a group ends: its fault, aborts, and where they are reported. */
+/* How a group ends: its fault, its aborts, and where to report them. */
 #ifndef TUTTI_CPU_FAULTS_H
 #define TUTTI_CPU_FAULTS_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Opening: every rank makes its arena. Threads of one process find each other's arena there, other
- * ranks send descriptors over the channel. A last exchange tells whether all ranks succeeded; if
- * one failed, all fail.
+ * Opening: every rank makes its arena. Threads of one process look up each other's arenas in the
+ * process; other ranks send descriptors over the channel. A last exchange tells whether all ranks
+ * succeeded; if one failed, all fail.
  */
 #include "cpu/transport/group.h"
 
@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* With more ranks than cores a peer needs this core to make progress, several times. */
+/* With more ranks than cores, a peer may need this core several times to make progress. */
 enum { YIELDS_OVERSUBSCRIBED = 4000 };
 
 static bool is_remote(const struct cpu_group *group, int rank)
@@ -50,7 +50,7 @@ static enum tutti_status arena_create(struct cpu_group *group, const uint8_t *no
     return TUTTI_OK;
 }
 
-/* `data`: the peer exchanges data with this rank. If not, its data are not mapped, so that a wrong
+/* `data`: the peer exchanges data with this rank. If not, its data is not mapped, so that a wrong
  * access faults. */
 static enum tutti_status arena_map(struct cpu_group *group, int peer, bool data, int fd)
 {
@@ -153,7 +153,7 @@ static enum tutti_status distances_measure(struct cpu_group *group, int64_t dead
 }
 
 /* From here on an abort writes into the arenas. An abort that came before, and after the opening's
- * last check, is reported here: of the two threads, one sees the other's word. */
+ * last check, is reported here: at least one of the two threads sees the other's word. */
 static void arenas_show(struct cpu_group *group)
 {
     order_store_release_u32(&group->faults.open, 1); /* G1 pairs A7 */
@@ -222,7 +222,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     if (!rank_set_empty(config->remote))
         status = handles_exchange(group, config, status, own_fd, deadline, fds);
     POINT("open.handles");
-    /* Threads look for each other's arenas after all ranks have made theirs. */
+    /* Threads look up each other's arenas after all ranks have made theirs. */
     if (config->shared)
         status = config->agree(config->agree_context, status, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK || !config->shared)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A group from inside, one nested structure for each job. Constant after cpu_group_open() except
+/* The inside of a group, one nested struct for each task. Constant after cpu_group_open() except
  * for `op`, `distance`, `same_core` and `faults`. An operation of a small message reads the part up
  * to `arenas`, and two words of `faults`. */
 #ifndef TUTTI_CPU_GROUP_INTERNAL_H
@@ -32,7 +32,7 @@ struct cpu_group {
     const struct reduce_isa *isa;
     copy_fn *copy_long;
     struct layout_arena *own;
-    struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* of others the data may not be mapped */
+    struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* the data of other ranks may not be mapped */
     struct areas areas;
 
     struct cpu_distance distance;
@@ -77,11 +77,12 @@ static inline struct layout_header *announcement_place(const struct cpu_group *g
                                : &arena->small_messages[place].header;
 }
 
-/* To be called while the next operation, of that many bytes, is still being checked: meanwhile its
- * line leaves the peers' caches (8 B, 2 cores without a common cache: 4 % of the time on Zen 4, 7 %
- * on Xeon). If more ranks write a body first, those that are ahead read the line in between, and it
- * has to leave again (64 B, 4 ranks on Xeon: 17 % slower). So it is with two ranks and a long body
- * (4 KiB on Zen 4: 20 % slower far, 6 % near). Thread-safe. */
+/* Call it while the next operation, of that many bytes, is still being checked. Meanwhile the line
+ * leaves the peers' caches (8 B, 2 cores without a common cache: saves 4 % of the time on Zen 4, 7
+ * % on Xeon). With a body, which is written first, ranks that are ahead would read the line in
+ * between, and it would have to leave again. So this does nothing for a body of more than two ranks
+ * (64 B, 4 ranks on Xeon: 17 % slower), nor for a long body of two (4 KiB on Zen 4: 20 % slower
+ * far, 6 % near). Thread-safe. */
 static inline void announcement_prefetch(const struct cpu_group *group, size_t bytes)
 {
     enum { MOST_OF_TWO = 1024 };

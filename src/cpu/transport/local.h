@@ -5,8 +5,8 @@
 
 #include "ipc/segment.h"
 
-/* Takes ownership of the mapped segment of `rank` in the group with this nonce. One reference, the
- * owner's. */
+/* Takes ownership of the mapped segment of `rank` in the group with this nonce. The segment then
+ * has one reference: the owner's. */
 enum tutti_status local_publish(const uint8_t *nonce, int rank, const struct segment *segment);
 /* The base of a published segment, with one more reference; NULL if there is none. */
 void *local_acquire(const uint8_t *nonce, int rank);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* An operation under way on CPU, and the loop of a blocking call. */
+/* A running operation on CPU, and the loop of a blocking call. */
 #ifndef TUTTI_CPU_OP_H
 #define TUTTI_CPU_OP_H
 
 #include "cpu/transport/wait.h"
 
-/* Begins every state of an operation (struct algorithm). */
+/* The first member of every operation's state (struct algorithm). */
 struct cpu_op {
     enum tutti_status status; /* of a step that returned OP_DONE */
     /* What a step that returned OP_BUSY waits for: that peer's *word is value. */
     int peer;
     uint32_t value;
     const uint32_t *word;
-    int at; /* the next rank, or leaf, to hear from */
+    int at; /* the next rank, or leaf, to check */
 };
 
 static inline void op_init(struct cpu_op *op)
@@ -21,7 +21,7 @@ static inline void op_init(struct cpu_op *op)
     op->at = 0;
 }
 
-/* What a step returns that cannot go on: it waits, or the operation has failed. */
+/* The result of a step that cannot go on: it waits, or the operation has failed. */
 static inline enum op_progress op_stopped(const struct cpu_op *op)
 {
     return op->status == TUTTI_OK ? OP_BUSY : OP_DONE;
@@ -58,7 +58,7 @@ static inline bool header_arrived(struct cpu_group *group, struct cpu_op *op, in
     return false;
 }
 
-/* Whether every peer has announced the running operation, the same one. If not, the step returns
+/* Whether every peer has announced the same running operation. If not, the step returns
  * op_stopped(). */
 static inline bool all_entered(struct cpu_group *group, struct cpu_op *op,
                                const struct request *request)
@@ -75,7 +75,7 @@ static inline bool all_entered(struct cpu_group *group, struct cpu_op *op,
 
 typedef enum op_progress cpu_step_fn(void *group, struct request *request, void *op);
 
-/* Steps until the end. Inlined, so that a step that is known is inlined too. */
+/* Steps until the end. Inlined, so that the compiler can also inline a known step function. */
 static inline __attribute__((always_inline)) enum tutti_status
 cpu_steps_run(struct cpu_group *group, struct request *request, struct cpu_op *op,
               cpu_step_fn *step)

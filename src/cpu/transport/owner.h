@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the owner of a chunk does for all ranks. */
+/* The reduction that the owner of a chunk does for all ranks. */
 #ifndef TUTTI_CPU_OWNER_H
 #define TUTTI_CPU_OWNER_H
 

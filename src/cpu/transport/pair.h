@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Messages of the lane PAIR: from one rank to one other, or to all others. Each such way has
- * LAYOUT_WINDOW places in the sender's arena. Message n lies in place n mod LAYOUT_WINDOW and has
- * the number 1 + n / LAYOUT_WINDOW. Its readers write that number into their own arenas once they
- * have read it, and the sender fills the place again once all have. So a sender is at most
- * LAYOUT_WINDOW messages ahead of its readers, and no rank hears of messages that do not concern
- * it. docs/ordering.md (X1, X2) has the proof, docs/models/pair.pml the model.
+ * Messages of the lane PAIR: from one rank to one other, or to all others. Each such pair of sender
+ * and readers is a way. It has LAYOUT_WINDOW places in the sender's arena. Message n lies in place
+ * n mod LAYOUT_WINDOW and has the number 1 + n / LAYOUT_WINDOW. A reader that has read the message
+ * writes that number into its own arena. Once all readers have done so, the sender fills the place
+ * again. So a sender is at most LAYOUT_WINDOW messages ahead of its readers, and no rank sees
+ * messages for other ranks. docs/ordering.md (X1, X2) has the proof, docs/models/pair.pml the
+ * model.
  *
  * Rooted collectives and v-forms also take a number of the communicator's order. Each rank
- * publishes it with the signature in its log, so that a rank that waits in vain sees what the
- * others have called. The number is in their messages, too: a message that no rank took is not
- * taken for a later one.
+ * publishes it with the signature in its log, so that a waiting rank sees which collectives the
+ * others have called. Each message has the number, too, so that an old message that nobody took is
+ * not mistaken for a later one.
  *
- * A process group sends messages of its own between those of collectives (message.c). A rank inside
- * a collective that finds one takes it first.
+ * A process group sends messages of its own between those of collectives (message.c). If a rank
+ * finds one inside a collective, it takes this message first.
  */
 #ifndef TUTTI_CPU_PAIR_H
 #define TUTTI_CPU_PAIR_H
@@ -21,7 +22,8 @@
 #include "cpu/transport/copy.h"
 #include "cpu/transport/op.h"
 
-/* One way: from a rank to `to`, or, if `to` is that rank itself, to all others. */
+/* The place of message n of a way: from a rank to `to`, or to all others if `to` is that rank
+ * itself. */
 static inline struct layout_message *message_place(const struct cpu_group *group, int from, int to,
                                                    uint64_t message)
 {
@@ -30,13 +32,13 @@ static inline struct layout_message *message_place(const struct cpu_group *group
            (uint32_t)to * LAYOUT_WINDOW + message % LAYOUT_WINDOW;
 }
 
-/* The bytes of a piece, the most, of messages to one rank or to all. */
+/* The most bytes of a piece in a message to one rank or to all. */
 static inline size_t message_bytes(const struct cpu_group *group, bool to_all)
 {
     return group->areas.message_bytes[to_all];
 }
 
-/* Where a piece of that length lies. */
+/* The address of a piece of that length. */
 static inline unsigned char *message_data(const struct cpu_group *group, int from, int to,
                                           uint64_t message, size_t bytes)
 {
@@ -76,7 +78,8 @@ static inline bool place_is_free(const struct cpu_group *group, struct cpu_op *o
                         message_number(message) - 1);
 }
 
-/* What tells a message of this operation from one that was sent in another, which nobody read. */
+/* The value that distinguishes a message of this operation from an unread one of another
+ * operation. */
 static inline uint64_t message_order(const struct cpu_group *group, const struct request *request)
 {
     return rank_set_empty(request->subset) ? group->op.sequence : 0;
@@ -88,9 +91,10 @@ static inline struct layout_message *message_next(struct cpu_group *group, int t
     return message_place(group, group->rank, to, group->op.sent[to]);
 }
 
-/* Fills the place of the next message, which is free. The fields of its line follow, all at once:
- * its reader polls that line and takes it back in between. This lane does not measure the distance,
- * and stores past the caches to a rank that has come near would cost the most in a short message.
+/* Fills the place of the next message, which must be free. Write the fields of its line afterwards,
+ * all at once: the reader polls that line and would take it in between. This lane does not measure
+ * the distance, so a short message goes through the caches: stores past the caches would cost it
+ * the most if the reader has come near.
  */
 static inline void message_fill(struct cpu_group *group, int to, const void *data, size_t bytes)
 {
@@ -101,7 +105,7 @@ static inline void message_fill(struct cpu_group *group, int to, const void *dat
         group->isa->copy(place, data, bytes);
 }
 
-/* Sends the next message; its place is filled, and the order is there. */
+/* Sends the next message. Its place and its `order` are filled already. */
 static inline void message_post(struct cpu_group *group, int to, uint64_t signature,
                                 uint32_t parameter)
 {
@@ -113,7 +117,7 @@ static inline void message_post(struct cpu_group *group, int to, uint64_t signat
     bell_ring_if_heard(group);
 }
 
-/* `signature`: of a v-form, that of the block. */
+/* Fills and sends the next message. `signature`: in a v-form that of the block. */
 static inline void message_send(struct cpu_group *group, int to, const unsigned char *data,
                                 size_t bytes, uint64_t signature, const struct request *request)
 {
@@ -122,19 +126,19 @@ static inline void message_send(struct cpu_group *group, int to, const unsigned 
     message_post(group, to, signature, request->parameter);
 }
 
-/* The count of messages of a way that this rank has read. */
+/* How many messages of a way this rank has read. */
 static inline uint64_t *messages_read(struct cpu_group *group, int from, bool to_all)
 {
     return &(to_all ? group->op.heard : group->op.received)[from];
 }
 
-/* The next message has arrived and is not the one that is expected. Takes it if it is a process
- * group's, and returns whether the expected one follows; leaves it if another call of the group of
- * calls may be the one to take it; else the operation has failed. */
+/* Called if the next message is not the expected one. Takes it if it is a process group's, and
+ * returns whether the expected one follows. Leaves it if another call of the group of calls may
+ * take it. Else the operation fails. */
 bool message_other(struct cpu_group *group, struct cpu_op *op, int from, bool to_all,
                    uint64_t signature, const struct request *request);
 
-/* Whether the next message of that way is there. If not, the step returns op_stopped(). */
+/* Whether the next message of that way has arrived. If not, the step returns op_stopped(). */
 static inline bool message_arrived(struct cpu_group *group, struct cpu_op *op, int from,
                                    bool to_all, uint64_t signature, const struct request *request)
 {
@@ -151,7 +155,7 @@ static inline bool message_arrived(struct cpu_group *group, struct cpu_op *op, i
                : message_other(group, op, from, to_all, signature, request);
 }
 
-/* Its data. */
+/* The data of the next message, which has arrived. */
 static inline const unsigned char *message_peek(struct cpu_group *group, int from, bool to_all,
                                                 size_t bytes)
 {
@@ -159,7 +163,7 @@ static inline const unsigned char *message_peek(struct cpu_group *group, int fro
                         *messages_read(group, from, to_all), bytes);
 }
 
-/* It has been read: its place may be filled again. */
+/* Acknowledges the next message: the sender may fill its place again. */
 static inline void message_release(struct cpu_group *group, int from, bool to_all)
 {
     const uint64_t message = (*messages_read(group, from, to_all))++;
@@ -168,7 +172,7 @@ static inline void message_release(struct cpu_group *group, int from, bool to_al
     bell_ring_if_heard(group);
 }
 
-/* An operation of this lane begins. A collective takes a number; a send or receive, whose request
+/* Begins an operation of this lane. A collective takes a number; a send or receive, whose request
  * has a subset, does not. */
 static inline enum tutti_status pair_begin(struct cpu_group *group, const struct request *request)
 {
@@ -176,14 +180,14 @@ static inline enum tutti_status pair_begin(struct cpu_group *group, const struct
     if (status != TUTTI_OK || !rank_set_empty(request->subset))
         return status;
     number_take(group);
-    /* So the flags of the lane ALL tell how many collectives of this lane were before them. Whole
-     * rounds of their places, whose order stays. */
+    /* With this the numbers of the lane ALL's flags also count the collectives of this lane. Steps
+     * of whole rounds keep the order of the places. */
     group->op.step += LAYOUT_SLOTS;
     group->op.swaps += LAYOUT_HALVES;
     const uint32_t number = (uint32_t)group->op.sequence;
     struct layout_header *entry = log_entry(group, group->rank, number);
-    /* A reader that sees a field of the new entry also sees that the old number has gone. Nobody
-     * looks for this one here. */
+    /* A reader that sees a field of the new entry also sees that the old number has gone. No reader
+     * looks for number + 1 in this place. */
     order_store_relaxed_u32(&entry->number, number + 1);
     order_store_release_u64(&entry->signature, request->signature); /* X3 pairs X3a, all these */
     order_store_release_u32(&entry->parameter, request->parameter); /* X3 */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What other rooms ask about a group. */
+/* What other folders ask about a group. */
 #include "cpu/transport/group.h"
 
 uint64_t cpu_group_sequence(const void *group)

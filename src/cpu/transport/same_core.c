@@ -31,7 +31,7 @@ bool same_core_wanted(const struct cpu_group *group, int peer, const uint32_t *w
     const struct rank_set ranks = group->same_core.ranks;
     for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
         const char *arena = (const char *)group->arenas[r];
-        /* Relaxed: it says which rank should run, and nothing else. */
+        /* Relaxed: the word only says which rank should run. */
         if ((int32_t)(order_load_relaxed_u32((const uint32_t *)(arena + at)) - value) < 0)
             return true;
     }

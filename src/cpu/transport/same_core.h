@@ -12,14 +12,14 @@
 struct cpu_group;
 
 struct cpu_same_core {
-    struct rank_set ranks; /* on the same core; all other ranks before the first look */
+    struct rank_set ranks; /* on the same core; before the first look all other ranks */
     int64_t look_at;       /* time of the next look */
 };
 
 /* This rank waits until the peer's *word is `value`. Returns whether a rank on the same core still
  * has to reach `value`, so that this rank should yield. All ranks have *word at the same offset in
- * their arenas. True if nothing is known. If false, all ranks of this core wait for another core,
- * and a yield would take longer than the peer. */
+ * their arenas. Returns true if nothing is known. If false, all ranks of this core wait for another
+ * core, and a yield would take longer than the wait. */
 bool same_core_wanted(const struct cpu_group *group, int peer, const uint32_t *word,
                       uint32_t value);
 

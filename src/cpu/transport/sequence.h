@@ -7,7 +7,7 @@
 #include "base/layout.h"
 #include "tutti/tutti.h"
 
-/* Why a place of the operation that runs may be written again: docs/ordering.md. */
+/* The rule by which the running operation may write a place again: docs/ordering.md. */
 enum cpu_lane {
     LANE_NONE,   /* no operation has begun: the set-up */
     LANE_ALL,    /* every rank announces it and hears from every other */
@@ -15,7 +15,7 @@ enum cpu_lane {
     LANE_SUBSET, /* a barrier of some ranks */
 };
 
-/* Those of cpu_group_gather() are numbered from here on. No operation has so large a number: a
+/* The numbers of cpu_group_gather() begin here. All operations have smaller numbers, so that a
  * fault of any operation ends a gather. */
 #define GATHERS_FROM ((UINT64_C(1) << 62) + (UINT64_C(1) << 31))
 
@@ -26,7 +26,7 @@ struct cpu_sequence {
     uint32_t announcement; /* count of the lane ALL's: the place of the small message */
     int64_t deadline;      /* of the operation; 0 until it first has to wait slowly */
     enum cpu_lane lane;
-    int calls;                       /* of a group of calls that have not ended: calls.h; else 0 */
+    int calls;                       /* calls of a group of calls that have not ended: calls.h */
     uint32_t step;                   /* the last one taken: layout.h */
     uint32_t swaps;                  /* pieces that two ranks have swapped: swap.c */
     size_t cursor;                   /* piece_buffer.h */

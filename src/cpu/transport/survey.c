@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What this rank knows of the other ranks, written into its recorder: the last operation of each,
- * whether it lives, and for which rank this one waits. The last also goes into the arena. Written
- * only while a wait lasts, or for a dump. All accesses are relaxed: the words are for reports.
+ * Writes into the recorder what this rank knows of each other rank, its last operation and whether
+ * it lives, and for which rank this rank waits. The awaited rank is also written into the arena.
+ * All this is written only during a wait, or for a dump. All accesses are relaxed: the words are
+ * for reports.
  */
 #include "base/record.h"
 #include "base/ticks.h"
@@ -55,7 +56,7 @@ void cpu_group_awaits(struct cpu_group *group, int peer)
 
 void cpu_group_awaits_none(struct cpu_group *group)
 {
-    /* A rank that has failed leaves the word, for the ranks whose deadline is a moment later. */
+    /* A rank that has failed keeps the word for ranks whose deadline comes a moment later. */
     if (!order_load_relaxed_u32(&group->faults.failed))
         order_store_relaxed_u32(&group->own->awaits, 0);
     if (group->faults.record)

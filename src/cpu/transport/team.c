@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * After a job a member polls for a while, because the next piece of an operation comes soon, then
- * sleeps. The caller waits for the members without sleeping: their parts are as long as its own.
+ * After a job a member polls for a while, because the next piece of an operation comes soon. Then
+ * it sleeps. The caller does not sleep while it waits for the members, because their parts are as
+ * long as its own.
  */
 #include "cpu/transport/team.h"
 

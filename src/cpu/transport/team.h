@@ -9,13 +9,13 @@ struct cpu_team;
 
 enum { CPU_TEAM_MOST = 16 };
 
-/* `size` threads, 2 to CPU_TEAM_MOST, the caller of cpu_team_run() among them. NULL if the system
- * has no memory or threads. */
+/* Creates a team of `size` threads, 2 to CPU_TEAM_MOST, including the caller of cpu_team_run().
+ * Returns NULL if the system has no memory or threads. */
 struct cpu_team *cpu_team_create(int size);
-/* Takes NULL. Not in a child of fork(). */
+/* Takes NULL. Must not be called in a child of fork(). */
 void cpu_team_destroy(struct cpu_team *team);
 int cpu_team_size(const struct cpu_team *team);
-/* A job comes soon: wakes the members that sleep. */
+/* Wakes the members that sleep, because a job comes soon. */
 void cpu_team_wake(struct cpu_team *team);
 /* Calls part(context, i) for each i below cpu_team_size(), each in its own thread, 0 in the
  * caller's. Returns when all have returned. One caller at a time. */

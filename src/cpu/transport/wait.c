@@ -30,7 +30,7 @@ enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
     return cpu_group_fail(group, &fault);
 }
 
-/* Copies the header that a rank has under this number. False if it has none, as at first, or is
+/* Copies the header that a rank has under this number. Returns false if the rank has none yet or is
  * writing it. */
 static bool header_read(const struct layout_header *header, uint32_t number,
                         struct layout_header *copy)
@@ -42,8 +42,8 @@ static bool header_read(const struct layout_header *header, uint32_t number,
     return copy->signature && order_load_relaxed_u32(&header->number) == number;
 }
 
-/* Whether the peer has entered the collective of this number, and which one it was: its
- * announcement shows this, or, of a collective of the lane PAIR, its log. */
+/* Whether the peer has entered the collective of this number. Copies its header from the peer's
+ * announcement, or, for a collective of the lane PAIR, from the peer's log. */
 static bool has_entered(const struct cpu_group *group, int peer, uint32_t number,
                         struct layout_header *header)
 {
@@ -64,7 +64,7 @@ enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
     fault.seen = signature_unpack(header.signature, header.parameter);
     if (header.signature != signature || header.parameter != request->parameter)
         return cpu_group_fail(group, &fault);
-    /* The earlier of the two operations is the one in which the ranks parted. */
+    /* The ranks' calls differ from the earlier of the two operations on. */
     const bool is_early = sent > group->op.sequence;
     if (!is_early)
         fault.sequence = sent;
@@ -74,10 +74,10 @@ enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
     return cpu_group_fail(group, &fault);
 }
 
-/* Whether a rank has entered another operation, so that the peer never writes the word. Of a
- * barrier of a subset: whether the peer has entered the next collective. Of any other collective:
- * also whether the peer has entered a barrier of a subset. A set-up has none, and a send or receive
- * is compared with the message alone. */
+/* Whether a rank has entered another operation, so that the peer never writes the word. In a
+ * barrier of a subset: whether the peer has entered the next collective. In any other collective:
+ * also whether the peer has entered a barrier of a subset. Returns false in a set-up, and in a send
+ * or receive, where only the message is compared. */
 static bool is_mismatch(struct cpu_group *group, int peer, const struct request *request,
                         struct tutti_fault *fault)
 {
@@ -144,7 +144,7 @@ static bool trouble_find(void *context, enum wait_depth depth)
 static struct tutti_fault timeout_fault(const struct word_wait *wait)
 {
     struct cpu_group *group = wait->group;
-    cpu_group_awaits(group, wait->peer); /* the wait may be younger than a look at all ranks */
+    cpu_group_awaits(group, wait->peer); /* this wait may not have looked at all ranks yet */
     struct tutti_fault fault =
         fault_of(group, TUTTI_ERR_TIMEOUT, cpu_group_late_rank(group, wait->peer), wait->request);
     fault.seen.count = (uint64_t)wait->request->timeout_ms & SIGNATURE_COUNT_MAX;
@@ -152,8 +152,8 @@ static struct tutti_fault timeout_fault(const struct word_wait *wait)
     return fault;
 }
 
-/* The ranks that have not announced the operation; if there is none, the rank that keeps the peer
- * waiting. */
+/* The ranks that have not announced the operation. If all have, the rank for which the peer
+ * waits. */
 static struct rank_set missing_of(const struct cpu_group *group, int peer)
 {
     struct rank_set missing = rank_set_none;

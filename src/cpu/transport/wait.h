@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The one way to wait for a peer: base/wait.h. A waiter polls once, instead of 2000 times, if ranks
- * outnumber cores, since the peer needs the core; it yields 2000 times (4000 if ranks outnumber
- * cores), then sleeps on the peer's bell, a futex in its arena.
+ * All waits for a peer use base/wait.h. A waiter polls 2000 times, yields 2000 times, then sleeps
+ * on the peer's bell, a futex in the peer's arena. If ranks outnumber cores, it polls once, because
+ * the peer may need the core, and yields 4000 times.
  *
- * A look is for a fault or an abort of any rank, another operation of the peer, its exit, its
- * process. A peer that did its part and then died is no trouble. The deadline begins with the first
- * wait that polling has not ended, so a quick operation never reads the clock.
+ * A look checks for a fault or an abort of any rank, another operation of the peer, and the exit or
+ * death of the peer. A peer that died after its part does not end the wait. The deadline begins
+ * with the first wait that polling has not ended, so a quick operation never reads the clock.
  *
- * A rank that releases a word rings its own bell if a rank sleeps on it: one load if none does. A
- * time-out names the rank that keeps all others waiting: each rank publishes the rank that it has
- * waited for, after 20 ms, and a waiter follows these words.
+ * A rank that releases a word rings its own bell if a rank sleeps on it; if none does, this costs
+ * one load. A time-out names the rank for which all others wait: a rank that has waited for 20 ms
+ * publishes the awaited rank, and a waiter follows these words.
  */
 #ifndef TUTTI_CPU_WAIT_H
 #define TUTTI_CPU_WAIT_H
@@ -24,7 +24,7 @@
 /* The slow part of wait_for(): yields, sleeps, checks the peers, ends at the deadline. */
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request);
-/* A wait for a peer's word, of a caller that has several. */
+/* A wait for a peer's word, for a caller that has several waits. */
 struct word_wait {
     struct cpu_group *group;
     int peer;
@@ -33,17 +33,17 @@ struct word_wait {
     const struct request *request;
     struct tutti_fault fault; /* the trouble that was found */
 };
-/* Whether the peer will never write the word, or is too late: wait->fault says how. Nothing has
- * failed yet. */
+/* Returns true if the peer will never write the word, or is too late. Then wait->fault says why;
+ * the group has not failed yet. */
 bool wait_look(struct word_wait *wait, enum wait_depth depth, bool late);
 /* The struct waiter's remind(). `wait`: a struct word_wait. */
 void wait_remind(void *wait, int waited_s);
 /* Fails the group: the peer's header differs from the request. Returns MISMATCH. */
 enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
                                 const struct layout_header *header, const struct request *request);
-/* The same for a message where one with this signature is expected. If only its number of the order
- * differs, the fault is of that operation, as far as it is still known: two ranks have each taken
- * themselves for the root. */
+/* The same for a message, where one with this signature is expected. If only its `order` differs,
+ * for example because two ranks both act as root, the fault is that of the earlier operation, as
+ * far as this operation is still known. */
 enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
                                         const struct layout_message *message, uint64_t signature,
                                         const struct request *request);
@@ -70,7 +70,7 @@ static inline enum tutti_status wait_for(struct cpu_group *group, int peer, cons
                : wait_slowly(group, peer, word, value, request);
 }
 
-/* An operation begins, unless the group has failed or was aborted. */
+/* Begins an operation, unless the group has failed or was aborted. */
 static inline enum tutti_status lane_begin(struct cpu_group *group, enum cpu_lane lane)
 {
     if (__builtin_expect(faults_stand(&group->faults), 0))
@@ -81,13 +81,13 @@ static inline enum tutti_status lane_begin(struct cpu_group *group, enum cpu_lan
     return TUTTI_OK;
 }
 
-/* A collective takes its number. Relaxed: other threads read it only for reports. */
+/* Takes the number of a collective. Relaxed: other threads read it only for reports. */
 static inline void number_take(struct cpu_group *group)
 {
     order_store_relaxed_u64(&group->op.sequence, group->op.sequence + 1);
 }
 
-/* An operation of the lane ALL begins: it takes a number and announces itself. */
+/* Begins an operation of the lane ALL: takes a number and the next place of an announcement. */
 static inline enum tutti_status operation_begin(struct cpu_group *group)
 {
     const enum tutti_status status = lane_begin(group, LANE_ALL);
@@ -110,9 +110,9 @@ static inline void wait_publish(struct cpu_group *group, struct layout_header *h
 }
 
 /*
- * For a flag that this step does not use: writes the number of the step before, for which no rank
- * waits in this slot. Otherwise the old number would be mistaken for a new one 2^32 steps later.
- * Relaxed: a peer finds this value or the old one, and waits for neither.
+ * Invalidates a flag that this step does not use. Writes the number of the previous step, for which
+ * no rank waits in this slot. Otherwise the old number would be mistaken for a new one 2^32 steps
+ * later. Relaxed: a peer reads this value or the old one, and waits for neither.
  */
 static inline void invalidate_flag(struct layout_header *header, uint32_t step)
 {
