@@ -131,8 +131,8 @@ static enum tutti_status exited_error(const struct agree *self, struct rank_set 
                      rank_set_count(exited) > 1 ? "are" : "is", self->exited_advice);
 }
 
-/* Interrupt of the members' work. The result goes before exits: a rank that has read an OK may
- * exit. */
+/* Interrupt of the members' work. Look for the result before exits: a rank may exit once it has
+ * read an OK. */
 static enum tutti_status check_members(void *context)
 {
     struct agree *self = context;

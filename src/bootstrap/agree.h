@@ -40,19 +40,19 @@ struct agree {
     const char *name;        /* of the communicator */
     const uint8_t *nonce;    /* of the communicator, 16 bytes */
     struct cpu_group *group; /* of the communicator: tells which ranks have exited */
-    const uint32_t *aborts;  /* another value than `aborts_before` is an abort */
+    const uint32_t *aborts;  /* a value other than `aborts_before` means an abort */
     uint32_t aborts_before;
     int rank;
     const char *topic;         /* what the round is about, as a part of its keys */
     const char *made_name;     /* of the communicators that the members make */
-    int made;                  /* how many */
+    int made;                  /* how many communicators the members make */
     const char *subject;       /* what the ranks come to, for messages */
     const char *exited_advice; /* what to do about a member that has exited */
     const char *late_advice;   /* what to do about a rank that does not come */
     tutti_store_t *store;      /* a view that ends at the deadline, or by `aborted` */
     int64_t deadline;
-    struct rank_set ranks;    /* that are expected */
-    struct rank_set excluded; /* of them, by this rank */
+    struct rank_set ranks;    /* the expected ranks */
+    struct rank_set excluded; /* those of `ranks` that this rank excludes */
     uint64_t completed;       /* this rank's last operation that ended well */
     bool all_needed;          /* a rank that exits ends the round; otherwise it is left out */
     /* Called for a rank that has not come: OK, or why the round fails. May be NULL. */
@@ -75,8 +75,8 @@ void agree_key_make(const struct agree *self, const char *what, int rank,
 /* Read the round's decision, if there is one. */
 enum tutti_status agree_decision_look(const struct agree *self, struct agree_decision *decision,
                                       bool *found);
-/* Propose that the round fails with this status and the thread's last error. *decision becomes the
- * round's. */
+/* Propose that the round fails with this status and the thread's last error. *decision is set to
+ * the round's decision. */
 enum tutti_status agree_fail(const struct agree *self, enum tutti_status why,
                              struct rank_set absent, struct agree_decision *decision);
 /* Take part in the round until it is decided. Returns the decision's status: OK, TIMEOUT (the error
@@ -84,18 +84,18 @@ enum tutti_status agree_fail(const struct agree *self, enum tutti_status why,
  */
 enum tutti_status agree_join(struct agree *self);
 
-/* Of an earlier decision's round: how its members' work came out. */
+/* How the members' work came out in the round of an earlier decision. */
 struct agree_result {
     struct status_report report;
     struct rank_set dead; /* members that have exited; set if the report is of a failure */
 };
 enum tutti_status agree_result_look(const struct agree *self, struct agree_result *result,
                                     bool *found);
-/* Exclude these members, and the ranks that were none, from the next round. Returns whether this
- * rank is still a part of it. */
+/* Exclude these members, and the ranks that were not members, from the next round. Returns whether
+ * this rank is still a part of it. */
 bool agree_exclude(struct agree *self, struct rank_set dead);
-/* End the members' work, which came out as `mine` on this rank. Returns how it came out for all. If
- * members have exited, *again says that the other members are to agree in the next round. */
+/* End the members' work, which came out as `mine` on this rank. Returns how it came out for all.
+ * *again: members have exited, so the other members must agree in the next round. */
 enum tutti_status agree_conclude(struct agree *self, enum tutti_status mine, bool *again);
 
 /* The number of a rank among the members. */

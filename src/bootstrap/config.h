@@ -8,7 +8,7 @@
  * meet. */
 struct comm_config {
     uint64_t buffer_size;
-    uint64_t arena_bytes; /* of a rank's arena in the host's memory, the most */
+    uint64_t arena_bytes; /* the largest size of a rank's arena in host memory */
     int32_t strict;
     int32_t algo;
     int32_t device;          /* enum tutti_device */

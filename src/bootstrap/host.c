@@ -184,9 +184,9 @@ int host_cores(const struct host_record *records, int size)
 
 enum { VALUE_BYTES = 40 };
 
-/* A field of the configuration. None is negative. */
+/* A field of the configuration. Its value is never negative. */
 struct field {
-    const char *what; /* and where it is set */
+    const char *what; /* its name, and where it is set */
     uint64_t mine, theirs;
     const char *zero, *other; /* what 0 and other values mean; NULL: a number */
     const char *unit;
@@ -214,7 +214,7 @@ static enum tutti_status field_compare(const struct field *field, int rank, int 
                      value_text(field, field->theirs, theirs));
 }
 
-/* One line a field of the configuration. */
+/* One line for each field of the configuration. */
 static enum tutti_status config_compare(const struct host_record *mine, int rank,
                                         const struct host_record *theirs, int peer)
 {
@@ -263,8 +263,8 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
     return TUTTI_OK;
 }
 
-/* Two ranks of one device, by UUID, never by ordinal: CUDA_VISIBLE_DEVICES renumbers. `apart`: of
- * different processes. */
+/* Find two ranks with one device. Compare UUIDs, because CUDA_VISIBLE_DEVICES changes the ordinals.
+ * `apart`: only ranks of different processes. */
 static bool pair_find(const struct host_record *records, int size, bool apart, int *low, int *high)
 {
     for (*high = 0; *high < size; ++*high)

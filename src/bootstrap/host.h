@@ -40,7 +40,7 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
                                    const struct cuda_device *device, const struct cuda_table *table,
                                    struct host_record *record);
 
-/* Terminates the texts of records that the store gave. The own record is not taken from there. */
+/* Terminates the texts of the records from the store. Replaces this rank's own record by `own`. */
 void host_records_take(struct host_record *records, const struct host_record *own, int rank,
                        int size);
 
@@ -54,8 +54,8 @@ bool host_devices_overlap(const struct host_record *records, int size);
 /* Returns true if several processes have one device; *low and *high are two of their ranks. */
 bool host_processes_overlap(const struct host_record *records, int size, int *low, int *high);
 
-/* What a rank that cannot listen returns, in `own_text`; the other ranks name that rank. OK if all
- * ranks run in one process. */
+/* Returns an error if a rank cannot listen: `own_text` on that rank, its number on the others.
+ * Returns OK if all ranks run in one process. */
 enum tutti_status host_channels_check(const struct host_record *records, int rank, int size,
                                       const char *own_text);
 /* By rank. */

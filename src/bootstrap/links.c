@@ -95,7 +95,7 @@ static enum tutti_status files_compare(const struct links *links, struct tutti_e
     enum tutti_status status = tutti_exchanger_all_gather(
         exchanger, *links->file, sizeof **links->file, all, deadline_timeout_ms(deadline));
     for (int r = 0; r < links->world_size && status == TUTTI_OK; r++) {
-        all[r].source[sizeof all[r].source - 1] = 0; /* from outside: see that it ends */
+        all[r].source[sizeof all[r].source - 1] = 0; /* from another process: terminate it */
         status = files_differ(*links->file, links->rank, &all[r], r);
     }
     free(all);
@@ -104,7 +104,8 @@ static enum tutti_status files_compare(const struct links *links, struct tutti_e
 
 /* ---- from the devices ------------------------------------------------------------------------ */
 
-/* Each rank tells the links from its device to the others, because it would use them. */
+/* Each rank queries the links from its own device, because it would use them, and tells the other
+ * ranks. */
 static enum tutti_status devices_ask(const struct links *links, const struct host_record *records,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
@@ -130,7 +131,7 @@ static enum tutti_status devices_ask(const struct links *links, const struct hos
 
 /* ---- together -------------------------------------------------------------------------------- */
 
-/* The order given, or the quads' on a hybrid cube mesh, or rank order. */
+/* The given order; else the order of the quads on a hybrid cube mesh; else rank order. */
 static void leaf_order_choose(const struct topology *topology, const struct comm_config *config,
                               int32_t *order)
 {

@@ -25,11 +25,11 @@ enum tutti_status links_inherit(const struct links *links, const struct comm_con
                                 const struct topology_file *from, const int *ranks);
 
 /*
- * Collective, once the records are known to agree: makes *topology and the leaf order, which do not
- * change afterwards. MISMATCH names the first difference between the ranks' files, or between their
- * leaf orders. Also returns INVALID (the file lacks a rank's device) and what a store does.
- * Devices are asked again, also if the ranks inherit a matrix, unless there is no exchanger.
- * [in] exchanger  NULL: what the ranks inherit holds
+ * Collective. The records have been compared and agree. Makes *topology and the leaf order, which
+ * do not change afterwards. MISMATCH names the first difference between the ranks' files, or
+ * between their leaf orders. Also returns INVALID (the file lacks a rank's device) and what a store
+ * does. Ranks that inherit their devices' matrix query the devices again, if given an exchanger.
+ * [in] exchanger  NULL: use the inherited matrix
  */
 enum tutti_status links_agree(const struct links *links, const struct host_record *records,
                               struct tutti_exchanger *exchanger, int64_t deadline);

@@ -10,8 +10,8 @@
  * rank that gets nothing for a while looks around: whether the processes that it knows still run,
  * whether another process has its number, and which ranks are missing.
  *
- * When a communicator is complete its ranks delete their keys; one counter a name stays. If a rank
- * died meanwhile, the keys of that meeting stay.
+ * When a communicator is complete its ranks delete their keys; one counter for each name stays. If
+ * a rank died meanwhile, the keys of that meeting stay.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -96,7 +96,7 @@ static void answer_delete(struct meet_view *view)
     *view->lead = 0;
 }
 
-/* See whether rank 0 has given up, or whether the token that was answered is of an earlier life. */
+/* Check whether rank 0 has given up, or this rank has answered a token of an earlier meeting. */
 static enum tutti_status leader_check(struct meet_view *view)
 {
     struct meet_join join;
@@ -134,7 +134,7 @@ static enum tutti_status look_around(struct meet_view *view)
     return status;
 }
 
-/* Wait for rank 0's token and answer it. TIMEOUT: there is none of a rank 0 that waits. */
+/* Wait for rank 0's token and answer it. TIMEOUT: there is no token of a waiting rank 0. */
 static enum tutti_status leader_answer(struct meet_view *view, int64_t timeout_ms)
 {
     struct meet_join join;
@@ -163,8 +163,8 @@ static size_t result_bytes(const struct meet_view *view, int32_t status)
            (status == TUTTI_OK ? (size_t)call->size * call->record_bytes : 0);
 }
 
-/* TIMEOUT: there is none for this rank. A result without this rank's token is of an earlier life,
- * or of a failure that rank 0 is about to tell this rank. */
+/* TIMEOUT: there is no result for this rank. A result without this rank's token is of an earlier
+ * meeting, or of a failure that rank 0 is about to tell this rank. */
 static enum tutti_status result_get(const struct meet_view *view, int64_t timeout_ms)
 {
     struct meet_result *result = view->result;
@@ -205,7 +205,7 @@ static enum tutti_status result_await(struct meet_view *view)
             status = meet_absent_error(view, missing);
         if (status == TUTTI_OK)
             continue;
-        /* Rank 0 may have written the result, and have ended, since. */
+        /* Rank 0 may have written the result and ended since the last look. */
         char text[MEET_TEXT_BYTES];
         snprintf(text, sizeof text, "%.*s", MEET_TEXT_BYTES - 1, tutti_last_error());
         if (status != TUTTI_ERR_ABORTED && *view->lead && result_get(view, 1) == TUTTI_OK)
@@ -214,7 +214,7 @@ static enum tutti_status result_await(struct meet_view *view)
     }
 }
 
-/* A store that rank 0 has served ends with it: then the error names rank 0. */
+/* If rank 0 serves the store, the store ends with rank 0. The error then names rank 0. */
 static enum tutti_status store_lost(const struct meet_view *view, enum tutti_status status)
 {
     int64_t deadline = deadline_after(DEATH_MS);
@@ -242,7 +242,7 @@ static enum tutti_status follow(struct meet_view *view)
     if (status != TUTTI_OK) {
         status = store_lost(view, status);
         meet_own_end(view, status);
-        memset(result, 0, sizeof *result); /* it may be of an earlier life */
+        memset(result, 0, sizeof *result); /* it may be of an earlier meeting */
         return status;
     }
     const bool mismatch = result->status == TUTTI_ERR_MISMATCH;
@@ -252,7 +252,7 @@ static enum tutti_status follow(struct meet_view *view)
     if (result->status == TUTTI_OK)
         return TUTTI_OK;
     status = meet_reported(result->status, result->text);
-    if (mismatch) /* another process that has this rank's number reads of it in this rank's key */
+    if (mismatch) /* another process with this rank's number reads the error in this key */
         meet_own_end(view, status);
     return status;
 }
@@ -264,7 +264,7 @@ struct lead {
     struct meet_result *result;
     char *records;                            /* behind the result */
     int most;                                 /* the largest world size that a rank was given */
-    struct process answered[TUTTI_MAX_RANKS]; /* whose answers these are */
+    struct process answered[TUTTI_MAX_RANKS]; /* the processes that have answered */
     struct rank_set met;                      /* the ranks that have answered */
     struct rank_set late; /* the ranks that gave up because their time was over first */
 };
@@ -277,7 +277,7 @@ static enum tutti_status result_set(const struct lead *self)
                            result_bytes(self->view, self->result->status));
 }
 
-/* TIMEOUT: the rank has not answered, or that answer was found to be of another process. */
+/* TIMEOUT: the rank has not answered, or its answer came from another process. */
 static enum tutti_status answer_await(struct lead *self, int rank, int64_t timeout_ms)
 {
     struct meet_view *view = self->view;
@@ -362,7 +362,7 @@ static enum tutti_status visit_all(struct lead *self)
     return TUTTI_OK;
 }
 
-/* Until all have come, or the meeting has failed. */
+/* Wait until all ranks have come, or the meeting has failed. */
 static enum tutti_status gather(struct lead *self)
 {
     struct meet_view *view = self->view;
@@ -387,7 +387,7 @@ static enum tutti_status gather(struct lead *self)
     return TUTTI_OK;
 }
 
-/* After a failure: tell ranks that come soon, and before the deadline. */
+/* Tell the failure to ranks that come within LINGER_MS and before the deadline. */
 static void linger(struct lead *self)
 {
     struct meet_view *view = self->view;
@@ -409,7 +409,7 @@ static void linger(struct lead *self)
     }
 }
 
-/* Tell all ranks how the meeting came out. Returns that. */
+/* Tell all ranks how the meeting came out, and return it. */
 static enum tutti_status conclude(struct lead *self, enum tutti_status outcome)
 {
     struct meet_result *result = self->result;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How the ranks of a new communicator find each other on a store that may hold the keys of an
- * earlier life. */
+/* How the ranks of a new communicator find each other on a store that may hold the keys of earlier
+ * meetings. */
 #ifndef TUTTI_MEET_H
 #define TUTTI_MEET_H
 
@@ -25,10 +25,10 @@ struct meet_call {
 /*
  * Collective. Every rank leaves a fresh random token and its process under its number. Rank 0
  * leads: its token is the nonce. The other ranks answer it with their records, until rank 0 has
- * heard from all. Then it tells all of them to go on, each by its token, and gives them all
- * records. So a key of an earlier life has no effect.
+ * heard from all. Then rank 0 writes a result with all tokens and records. A rank takes only a
+ * result with its own token, so keys of earlier meetings have no effect.
  *
- * What ends the meeting early ends it on all ranks that wait, in the same words:
+ * If the meeting fails, all waiting ranks return the same error:
  * - TIMEOUT names all ranks that did not come;
  * - PEER_DEAD names the ranks whose processes ended after this call had begun;
  * - MISMATCH: the world sizes differ, or two processes have one rank. Ranks that come within two

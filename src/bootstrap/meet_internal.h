@@ -20,14 +20,14 @@ struct meet_join {
     int32_t size;   /* the world size that it was given */
     int32_t status; /* enum tutti_status: OK, the rank waits; else why it has given up */
     int32_t unused;
-    int64_t joined_ns; /* of CLOCK_MONOTONIC, as the next */
+    int64_t joined_ns; /* both times by CLOCK_MONOTONIC */
     int64_t left_ns;
     struct process process;
     char text[MEET_TEXT_BYTES]; /* of the error */
 };
 
-/* How the meeting came out, for the ranks whose tokens it contains. All records follow if that is
- * OK. */
+/* How the meeting came out, for the ranks whose tokens it contains. All records follow if the
+ * status is OK. */
 struct meet_result {
     struct meeting meeting;
     int32_t status; /* enum tutti_status */
@@ -44,7 +44,7 @@ struct meet_view {
     int rank;
     int size; /* after a mismatch, the largest that a rank was given */
     int64_t began, deadline;
-    struct meet_join *answer;   /* of call->record_bytes more; the first use is the own one */
+    struct meet_join *answer;   /* call->record_bytes follow; first this rank's own answer */
     struct meet_result *result; /* with room for all records */
     struct process self;
     struct meet_join own;        /* as it lies in the store */
@@ -52,7 +52,7 @@ struct meet_view {
     struct rank_set known;       /* processes[r] has been seen alive since the call began */
     struct process processes[TUTTI_MAX_RANKS];
     struct reminder reminder;
-    int64_t survey_ms; /* the next survey, after the beginning */
+    int64_t survey_ms; /* when the next survey is due, from the beginning */
 };
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -66,7 +66,7 @@ void meet_key_delete(const struct meet_view *view, const char *key);
 /* TIMEOUT: the key is not there. */
 enum tutti_status meet_get(const struct meet_view *view, const char *key, int64_t timeout_ms,
                            void *value, size_t capacity, size_t *size);
-/* A get of exactly so many bytes. */
+/* Gets a value of exactly `bytes` bytes. */
 enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key,
                                    int64_t timeout_ms, void *value, size_t bytes);
 /* The ranks that have not answered rank 0's token, which this rank has answered. */
@@ -88,9 +88,9 @@ void meet_own_end(struct meet_view *view, enum tutti_status status);
 enum tutti_status meet_reported(int32_t status, const char *text);
 enum tutti_status meet_absent_error(const struct meet_view *view, struct rank_set missing);
 enum tutti_status meet_dead_error(struct rank_set dead);
-/* Of a rank that gave up while this one waited. */
+/* The error of a rank that gave up while this rank waited. */
 enum tutti_status meet_gave_up_error(int rank, const struct meet_join *join);
-/* Says in the log which ranks are missing, if it is time to say so. */
+/* Logs which ranks are missing, if a report is due. */
 void meet_waiting_log(struct meet_view *view, struct rank_set missing);
 
 /* ---- other ranks ----------------------------------------------------------------------------- */
@@ -98,13 +98,13 @@ void meet_waiting_log(struct meet_view *view, struct rank_set missing);
 enum meet_life { MEET_ALIVE, MEET_ENDED, MEET_FORMER };
 
 /* The state of the process that left this key. FORMER: it had ended before this rank came or could
- * see it, so the key is of an earlier life of the name. Any other process is known from now on.
+ * see it, so the key is of an earlier meeting of this name. Any other process is known from now on.
  * ENDED: see meet_deaths(). */
 enum meet_life meet_life_of(struct meet_view *view, int rank, const struct meet_join *join);
 /* The known ranks among `ranks` whose processes have ended. */
 struct rank_set meet_ended(const struct meet_view *view, struct rank_set ranks);
 /* PEER_DEAD that names the ranks whose processes ended while their keys still say that they wait.
- * If rank 0 gave up before it ended, its error. */
+ * If rank 0 gave up before it ended, returns rank 0's error. */
 enum tutti_status meet_deaths(struct meet_view *view, struct rank_set ranks);
 /* The MISMATCH of two processes that wait with one rank. */
 enum tutti_status meet_twice(const struct meet_view *view, int rank, const struct process *first,

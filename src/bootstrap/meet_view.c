@@ -3,14 +3,14 @@
  * A rank's look at the other ranks while they meet: which keys they have left, and which process
  * left them.
  *
- * - Rank 0 looks at all ranks. Another rank looks at its own key and at rank 0's; if rank 0 does
- * not answer, at all keys after 250 ms and at each doubling. A rank that times out looks at all
- * keys and at the answers to rank 0, and names all ranks that are missing.
+ * - Rank 0 looks at all ranks. Any other rank looks at its own key and at rank 0's. If rank 0 does
+ *   not answer, that rank looks at all keys after 250 ms, and again at each doubling. A rank that
+ *   times out looks at all keys and at the answers to rank 0, and names all ranks that are missing.
  * - A process is {boot id, namespaces, pid, start time}; /proc says whether it has ended. A rank
  *   counts as dead if its process was seen alive, or came later than this rank, and has ended. A
  *   key of a process that ended before is one of an earlier run; this rank waits for a new one.
- * - Two processes with one rank number: the second one overwrites the key of the first one, which
- *   notices and refuses it.
+ * - Two processes may have one rank number. The second one overwrites the key of the first one. The
+ *   first one notices that and refuses the second one with MISMATCH.
  * - A rank that gives up writes its error into its key, so that its exit is not taken for a death.
  *   Rank 0 tells the cause of a failed meeting to all ranks.
  */
@@ -121,7 +121,7 @@ enum tutti_status meet_join_look_up(const struct meet_view *view, int rank, stru
     enum tutti_status status = TUTTI_ERR_TIMEOUT;
     *there = false;
     join_key_make(key, view->name, rank);
-    /* Its rank may delete the key before the get; a busy store may be late with it. */
+    /* The rank may delete its key before the get. A busy store may answer late. */
     for (int i = 0; i < LOOKS && status == TUTTI_ERR_TIMEOUT; i++) {
         status = tutti_store_check(view->store, keys, 1, there);
         if (status != TUTTI_OK || !*there)
@@ -285,7 +285,7 @@ enum tutti_status meet_own_check(struct meet_view *view)
     if (status != TUTTI_OK || !there || strcmp(join.token, view->own.token) == 0)
         return status;
     const bool other = process_differs(&join.process, &view->self);
-    /* The other process may have ended since it told why it gave up. */
+    /* The other process may have ended after it wrote why it gave up. */
     if (other && join.status == TUTTI_ERR_MISMATCH && join.left_ns >= view->began)
         return meet_reported(join.status, join.text);
     if (!other || join.status != TUTTI_OK || process_has_ended(&join.process, &view->self))

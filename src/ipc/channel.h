@@ -85,22 +85,23 @@ enum tutti_status channel_recv_fd(struct channel *channel, int peer, int *fd, in
  * none is open. */
 enum tutti_status channel_all_gather_fds(struct channel *channel, int fd, int *fds,
                                          int64_t timeout_ms);
-/* *out on every rank, the root too, is a descriptor of root's fd; fd is read on root alone. */
+/* *out: on every rank, also the root, a new descriptor of the root's fd. Only the root's fd is
+ * used. */
 enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd, int *out,
                                        int64_t timeout_ms);
 
 /*
- * Returns false once a connected peer has closed its channel or its process has ended. The socket
- * and the process are both checked: a child that inherited the socket hides the first, another pid
- * namespace hides the second. Returns true for ranks that are not connected. Does not wait.
- * Thread-safe.
+ * Returns false once a connected peer has closed its channel or its process has ended. Both the
+ * socket and the process are checked: a child that inherited the socket keeps it open, and a
+ * process in another pid namespace cannot be checked. Returns true for ranks that are not
+ * connected. Does not wait. Thread-safe.
  */
 bool channel_peer_alive(struct channel *channel, int peer);
 
 /*
- * The child of a fork() has no channels: their descriptors are closed there, and the calls return
- * INVALID; false from channel_peer_alive(). (By pthread_atfork(), installed by the first
- * channel_listen().)
+ * In the child of a fork() the descriptors of all channels are closed. There the calls return
+ * INVALID, and channel_peer_alive() returns false. (The first channel_listen() installs this with
+ * pthread_atfork().)
  */
 
 #endif

@@ -8,10 +8,11 @@
  *      hello comes. Such a connection becomes a link once its first packet (nonce and ranks), the
  *      user that the kernel reports and the process that the peer announced agree. The rank answers
  *      with hello. A connection that fails a check, or stays silent, is dropped and delays no rank.
- *   4. The last holder of a link may close it before it has read a hello. Then the rank that sent
- *      the hello connects to the socket.
+ *   4. The last holder of a link may close the link before the hello on it is read. Then the rank
+ *      that sent the hello connects to the socket.
  *   5. Once all peers are connected the socket is closed, and its file is unlinked.
- *   6. A rank that gives up sends LEAVE to all peers, by a connection of its own if need be.
+ *   6. A rank that gives up sends LEAVE on its links, and by a new connection to each lower peer
+ *      without one.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -38,7 +39,7 @@ struct opening {
     struct rank_set to_reply;   /* lower peers whose hello has not come yet */
     struct rank_set to_accept;  /* higher peers whose hello was not answered */
     struct rank_set fresh;      /* this opening has made links[r] */
-    int64_t ask_at;             /* whether processes have ended */
+    int64_t ask_at;             /* when to check next whether processes have ended */
     unsigned oldest;            /* the pending connection that gives way to the next one */
 };
 
@@ -188,7 +189,7 @@ static enum tutti_status accept_higher(struct opening *opening, int peer)
 
 /* ---- lower peers ---------------------------------------------------------------------------- */
 
-/* The peer listens no more: it has ended or given up, perhaps because this rank is late. */
+/* The peer no longer listens: it has ended or given up, perhaps because this rank is late. */
 static enum tutti_status nobody_listens(const struct opening *opening, int peer)
 {
     return deadline_passed(opening->deadline)
@@ -214,7 +215,7 @@ static enum tutti_status connect_by_path(const struct opening *opening, int peer
     enum tutti_status why = interrupt_ask_why(opening->config->interrupt);
     if (why != TUTTI_OK)
         return why;
-    /* If the directory is this rank's, too, the peer has removed the socket as it gave up. */
+    /* If both ranks have one directory, the peer removed the socket when it gave up. */
     const char *end = strrchr(mine, '/');
     const size_t bytes = end ? (size_t)(end - mine) + 1 : 0;
     return error_set(strncmp(theirs->text, mine, bytes) == 0 ? TUTTI_ERR_PEER_DEAD
@@ -224,7 +225,7 @@ static enum tutti_status connect_by_path(const struct opening *opening, int peer
                      opening->config->rank, theirs->text, peer, peer);
 }
 
-/* Makes a link by the peer's socket. Without one: the listener's queue is full for the moment. */
+/* Connects to the peer's socket and makes a link; makes none while the listener's queue is full. */
 static enum tutti_status connect_fresh(struct opening *opening, int peer)
 {
     int socket;
@@ -247,7 +248,7 @@ static enum tutti_status connect_fresh(struct opening *opening, int peer)
                : error_set(TUTTI_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);
 }
 
-/* The link has ended. If it was there before, another one is made. */
+/* The link has ended. If this opening did not make it, the rank connects again. */
 static enum tutti_status link_lost(struct opening *opening, int peer)
 {
     if (rank_set_has(opening->fresh, peer))
@@ -356,8 +357,7 @@ static enum tutti_status await_event(const struct opening *opening)
     return TUTTI_OK;
 }
 
-/* A peer that is connected counts, too: the ranks that are still to come may know of its end, and
- * not come. */
+/* Connected peers are checked, too: if one has ended, missing ranks may know it and not come. */
 static enum tutti_status check_end(struct opening *opening, int peer)
 {
     return process_has_ended(&opening->config->addresses[peer].process, &opening->channel->self)
@@ -402,7 +402,7 @@ static enum tutti_status connect_all(struct opening *opening)
         }
         status = interrupt_ask(opening->config->interrupt);
         if (status == TUTTI_OK)
-            status = check_ends(opening); /* what has arrived counts before what will not come */
+            status = check_ends(opening); /* after advance(): a peer may send and then end */
         if (status == TUTTI_OK)
             status = await_event(opening);
         if (status != TUTTI_OK)
@@ -506,7 +506,7 @@ enum tutti_status channel_open(struct channel **channel, const struct channel_co
     return TUTTI_OK;
 
 err_leave:
-    interrupt_tell(config->interrupt, status); /* a peer that reads of the LEAVE asks why */
+    interrupt_tell(config->interrupt, status); /* a peer that reads the LEAVE asks for the cause */
     snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
     channel_stop_listening(opened); /* first: there may be no descriptor left */
     (void)for_each(&opening, config->peers, take_leave);

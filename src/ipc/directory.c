@@ -54,7 +54,7 @@ static enum tutti_status directory_check(const char *path, int fd)
     return TUTTI_OK;
 }
 
-/* True if a process listens there, or might: only a refusal proves the contrary. */
+/* True if a process listens there, or might: only a refused connection proves that none does. */
 static bool is_listening(int directory, const char *name)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -21,7 +21,7 @@ static const uint32_t none;
 const uint32_t *fork_guard = &none;
 
 static struct guard *guard;
-static uint32_t last_epoch; /* survives into children: theirs is the next one */
+static uint32_t last_epoch; /* a child inherits it and takes the next number */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Where the kernel does not know MADV_WIPEONFORK, fork() itself wipes. */

@@ -21,11 +21,11 @@ extern const uint32_t *fork_guard;
  * NO_MEMORY. */
 enum tutti_status fork_epoch(uint32_t *epoch);
 
-/* 16 random bytes that no other process has, a parent or child neither. Valid once fork_epoch() has
- * succeeded in this process. */
+/* 16 random bytes that no other process has, not even a parent or a child. Valid once fork_epoch()
+ * has succeeded in this process. */
 const uint8_t *fork_process_nonce(void);
 
-/* True in a child of the process whose epoch it is. Relaxed: a process reads its own write. */
+/* True in a child of the process that has this epoch. Relaxed: a process reads its own write. */
 static inline bool fork_detected(uint32_t epoch)
 {
     return order_load_relaxed_u32(fork_guard) != epoch;

@@ -126,7 +126,7 @@ static bool packet_matches(const struct packet *packet, const struct packet *oth
 
 /* ---- queue: the caller has the lock --------------------------------------------------------- */
 
-/* The place of the oldest packet like `from`, of a kind unless that is ANY, or of the queue's end.
+/* The place of the oldest packet like `from` of this kind (ANY: of any kind), else the queue's end.
  */
 enum { PACKET_ANY = -1 };
 static struct message **find(struct link *link, const struct packet *from, int kind)
@@ -152,7 +152,7 @@ static void forget(struct link *link, const struct packet *from)
         drop_message(place);
 }
 
-/* Returns false without memory. Then the descriptor is still the caller's. */
+/* Returns false if there is no memory. Then the descriptor is still the caller's. */
 static bool append(struct link *link, const struct message *received)
 {
     if (*find(link, &received->packet, PACKET_LEFT)) { /* no rank takes it */
@@ -224,7 +224,7 @@ static void drain(struct link *link)
 
 /* ---- links ---------------------------------------------------------------------------------- */
 
-/* A pidfd of the process at the other end of a connected socket, -1 if there is none to have. */
+/* A pidfd of the process at the other end of a connected socket, -1 if the kernel gives none. */
 static int peer_pidfd(int socket, const struct ucred *peer)
 {
     if (peer->pid <= 0 || peer->pid == getpid())
@@ -355,7 +355,7 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
     if (*place && (*place)->packet.kind != PACKET_LEAVE && (packet || !(left || link->ended)))
         news = LINK_PACKET;
     else if (left)
-        news = LINK_LEFT; /* it stays */
+        news = LINK_LEFT; /* the LEAVE stays in the queue */
     else if (link->ended)
         news = LINK_ENDED;
     if (news == LINK_PACKET && packet) {
@@ -376,7 +376,7 @@ void link_polls(const struct link *link, short events, struct pollfd polls[2])
 
 /* ---- the end of a channel ------------------------------------------------------------------- */
 
-/* Drops all packets like `from`, those that are still to come, too. */
+/* Drops all packets like `from`, also those that are still to come. */
 static void link_forget(struct link *link, const struct packet *from)
 {
     struct message left = {.packet = *from, .fd = LINK_NO_FD};

@@ -7,8 +7,8 @@
  * thread that sleeps in poll() may miss that a packet for it has come: no sleep is longer than
  * LINK_SLICE_MS.
  *
- * A link's key is made of the ids of both processes. It has holders: for each peer of a channel
- * one. The last one closes it. Two processes may have several links: two threads that open channels
+ * A link's key is made of the ids of both processes. It has one holder for each peer of a channel.
+ * The last holder closes it. Two processes may have several links: two threads that open channels
  * at the same time may both connect. A rank finds a packet on any of them.
  */
 #ifndef TUTTI_IPC_LINK_H
@@ -30,8 +30,8 @@ enum { PACKET_VERSION = 2 };
 
 enum packet_kind {
     PACKET_HELLO = 1, /* from both ranks: the channel opens */
-    PACKET_LEAVE,     /* the sender has closed its channel, or gives up to open it */
-    PACKET_SEND,      /* these three carry a descriptor: ranks that disagree find out */
+    PACKET_LEAVE,     /* the sender has closed its channel, or gives up opening it */
+    PACKET_SEND,      /* these carry a descriptor; the kind shows whether ranks disagree */
     PACKET_ALL_GATHER,
     PACKET_BROADCAST,
 };
@@ -68,7 +68,7 @@ enum tutti_status channel_create(struct channel **channel);
 /* Closes the listener and what has connected to it. */
 void channel_stop_listening(struct channel *channel);
 
-/* A packet of this channel to a peer, or one that comes from it (whose kind does not matter). */
+/* A packet of this channel to a peer; one from the peer, to compare with (its kind is ignored). */
 struct packet packet_to(const struct channel *channel, int peer, enum packet_kind kind);
 struct packet packet_from(const struct channel *channel, int peer);
 /* Checks the bytes of a packet that has arrived. */
@@ -78,15 +78,15 @@ bool packet_valid(const struct packet *packet, size_t bytes);
  * else NULL. */
 struct link *link_hold(const uint8_t key[CHANNEL_ID_BYTES], const struct packet *from);
 /* A new link with one holder, which owns the socket and closes it on failure. first: a packet that
- * has been read from it, or NULL. Returns NULL without memory. */
+ * has been read from it, or NULL. Returns NULL if there is no memory. */
 struct link *link_make(const uint8_t key[CHANNEL_ID_BYTES], int socket, const struct ucred *peer,
                        const struct packet *first);
-/* One more holder of a link that is held. */
+/* Adds a holder to a link that has one. */
 void link_hold_again(struct link *link);
 /* Takes NULL. */
 void link_release(struct link *link);
 
-/* Sends a packet on all links of the key. Returns whether it went out on one. */
+/* Sends a packet on all links of the key. Returns whether at least one took it. */
 bool link_leave(const uint8_t key[CHANNEL_ID_BYTES], const struct packet *leave);
 /* Sends a packet without waiting; fd: -1 is none. Returns false with errno. */
 bool link_send(struct link *link, const struct packet *packet, int fd);

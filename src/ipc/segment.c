@@ -22,7 +22,7 @@ enum {
     NAME_BYTES = 128,
     SMALL_BYTES = 1 << 20,
 };
-/* Pages are allocated so many bytes at a time, each after a look at what is left: ranks that start
+/* How many bytes are allocated at a time. The limit is read before each step, so ranks that start
  * together see each other's share. */
 static const uint64_t SLICE_BYTES = UINT64_C(256) << 20;
 
@@ -93,7 +93,7 @@ static enum tutti_status allocate(int fd, size_t asked, size_t bytes)
                          asked, (uint64_t)limit.rlim_cur);
     for (uint64_t done = 0; done < bytes;) {
         char name[NAME_BYTES];
-        /* A small segment is no more than other allocations, whose limit is not read. */
+        /* Small segments ignore the limit, as other allocations do. */
         uint64_t left = bytes < SMALL_BYTES ? bytes : memory_limit(name, sizeof name);
         if (bytes - done > left)
             return error_set(TUTTI_ERR_NO_MEMORY,
@@ -175,8 +175,8 @@ enum tutti_status segment_map_part(int fd, size_t bytes, size_t part, struct seg
     size_t rounded = round_to_pages(bytes);
     *segment = (struct segment){0};
 
-    /* Only a memfd that was made for sealing can carry these three: other files refuse the question
-     * or are born with F_SEAL_SEAL alone. */
+    /* Only a memfd that was made for sealing can have these three seals. F_GET_SEALS fails for
+     * other files, or returns F_SEAL_SEAL alone. */
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS)
         return error_set(TUTTI_ERR_INVALID,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Runs the collectives other than the all-reduce, pair by pair. CUDA tensors are staged
- * (staging.c). Of CPU tensors, a pair whose blocks lie side by side on all ranks is one operation
- * of the communicator. Otherwise the blocks of a list go through a buffer, the same piece of each,
- * at the same bounds on all ranks.
+ * (staging.c). A pair of CPU tensors whose blocks lie side by side on all ranks is one operation of
+ * the communicator. Otherwise the blocks of a list go through a buffer, one piece of each block at
+ * a time, with the same bounds on all ranks.
  *
  * The tensors of an all-to-all of lists have any lengths. All ranks exchange the lengths first, so
  * that all find a disagreement and no rank waits for bytes that do not come. Then the lists are the
@@ -16,14 +16,14 @@
 #include <string.h>
 
 enum { BUFFER_BYTES = PG_WIDE_ELEMENTS * sizeof(float), PIECE_ALIGNMENT = 64 };
-enum { PADDED_BYTES = 16 << 10 }; /* padded blocks of a list, up to which no v-form runs */
+enum { PADDED_BYTES = 16 << 10 }; /* up to this size of a list's padded blocks no v-form runs */
 
-/* One pair that moves. */
+/* One pair of an operation. */
 struct move {
     struct tutti_pg *pg;
     const struct pg_op *op;
     int pair;
-    size_t count; /* elements of a block; of an all-to-all of lists, of the longest one */
+    size_t count; /* elements of a block; in an all-to-all of lists, of the longest block */
 };
 
 static enum tutti_status part_run(const struct move *move, const void *send, void *recv,
@@ -43,7 +43,7 @@ static void *first_block(const struct move *move, const struct pg_operand *opera
     return operand->count ? pg_block(move->op, operand, move->pair, 0, &count) : NULL;
 }
 
-/* Copy elements `first` and on of all blocks to the buffer, or back; at most `count` of each. */
+/* Copy elements of all blocks, from `first` on, to the buffer or back; at most `count` of each. */
 static void blocks_copy(const struct move *move, const struct pg_operand *operand, bool back,
                         size_t first, size_t count)
 {
@@ -96,7 +96,7 @@ static void lengths_set(const struct pg_op *op, int size, uint64_t *lengths)
     }
 }
 
-/* Exchange the lengths. *longest: of all. Returns MISMATCH if two ranks disagree. */
+/* Exchange the lengths. *longest: of all ranks'. Returns MISMATCH if two ranks disagree. */
 static enum tutti_status lengths_agree(struct tutti_pg *pg, const struct pg_op *op,
                                        struct pg_outcome *outcome, size_t *longest)
 {

@@ -4,8 +4,8 @@
  * an all-reduce checks is in tensor.c.
  *
  * Any other call moves pairs, one after the other. In a pair each side is one block, or a block for
- * each rank. These blocks are one tensor, or a list of tensors. The block of the first pair is what
- * the ranks compare; of further pairs they compare a hash.
+ * each rank. These blocks are one tensor, or a list of tensors. The ranks compare the block of the
+ * first pair, and a hash of the further pairs.
  */
 #include "base/error.h"
 #include "pg/pg.h"
@@ -14,7 +14,7 @@
 
 static const char *const side_names[] = {"send", "recv"};
 
-/* A call that is read. */
+/* A call whose arguments are being read. */
 struct reading {
     const struct tutti_pg *pg;
     const struct pg_call *call;
@@ -89,7 +89,7 @@ static enum tutti_status sides_read(const struct reading *reading, struct pg_lis
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Whether the last dimension is contiguous, and so on. */
+/* Whether the dimensions lie in memory in row-major order. */
 static bool is_row_major(const struct layout_operation *operation)
 {
     int position = 0;
@@ -158,7 +158,7 @@ static void pair_hash(struct pg_op *op, const struct layout_operation *block, si
     op->operation.more_pairs = hash;
 }
 
-/* Read the block of a pair. Its description is the call's, if the pair is the first. */
+/* Read the block of a pair. The description of the first pair's block is the call's. */
 static enum tutti_status block_read(const struct reading *reading, int pair,
                                     struct layout_operation *block, size_t *count)
 {
@@ -223,7 +223,7 @@ static enum tutti_status pair_read(const struct reading *reading, int pair)
 
 /* ---- overlaps -------------------------------------------------------------------------------- */
 
-/* Whether two tensors that overlap are in place: this rank's block has one address. */
+/* Whether two tensors that overlap are in place: this rank's block has one address in both. */
 static bool is_in_place(const struct reading *reading, int send, int recv)
 {
     const struct pg_operand *const *sides = (const struct pg_operand *const *)reading->sides;

@@ -96,8 +96,7 @@ void pg_control_nap(struct pg_control *control)
     futex_sleep_ns(&control->own->bell, pg_control_bell(control), HELPED_NAP_NS);
 }
 
-/* It advances the bell, too: an owner that has not yet fallen asleep would miss the kernel's
- * call. */
+/* Advance the bell, too: an owner that has not yet fallen asleep would miss the kernel's call. */
 static void wake(struct layout_control_ring *ring)
 {
     order_fetch_add_u32(&ring->bell, 1); /* H8 */
@@ -115,7 +114,7 @@ void pg_control_wake(struct layout_control_ring *ring)
 void pg_control_take_over(struct layout_control_ring *ring)
 {
     if (order_exchange_u32(&ring->asleep, LAYOUT_AWAKE) == LAYOUT_SLEEPING)
-        wake(ring); /* it naps from now on */
+        wake(ring); /* the owner naps from now on */
 }
 
 void pg_control_hand_back(struct layout_control_ring *ring, bool busy)
@@ -154,7 +153,7 @@ static void post_copy(void *to, const void *from, size_t bytes)
     memcpy((char *)to + number, (const char *)from + number, bytes - number);
 }
 
-/* The bytes that tell something: without the sizes behind the last dimension. */
+/* The bytes that are used: the sizes behind the last dimension are not. */
 static size_t announcement_bytes(const struct layout_announcement *announcement)
 {
     return offsetof(struct layout_announcement, operation.sizes) +

@@ -45,11 +45,11 @@ void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, boo
 void pg_control_nap(struct pg_control *control);
 /* A waiting thread begins to handle the events: no thread has to wake the owner. */
 void pg_control_take_over(struct layout_control_ring *ring);
-/* It ends. `busy`: the owner has operations to go on with. */
+/* The waiting thread stops handling the events. `busy`: the owner has operations to go on with. */
 void pg_control_hand_back(struct layout_control_ring *ring, bool busy);
 /* There was an event, so more may follow soon: poll again before the next nap. */
 void pg_control_reset_idle(struct pg_control *control);
-/* Announce an event to the owner, and wake it unless it rests. */
+/* Announce an event to the owner, and wake it if it naps or sleeps, not if it rests. */
 void pg_control_notify(struct layout_control_ring *ring);
 /* Announce an event that is not urgent: wake the owner only if it sleeps. A nap ends by itself. */
 void pg_control_wake_if_asleep(struct layout_control_ring *ring);
@@ -71,9 +71,8 @@ void pg_control_announcement_taken(struct pg_control *control, int rank);
 bool pg_control_post_verdict(struct pg_control *control, const struct layout_verdict *verdict);
 /* Take the next verdict. Return false if there is none. */
 bool pg_control_take_verdict(struct pg_control *control, struct layout_verdict *verdict);
-/* Return the rank that keeps the leader from answering this rank, which has taken all verdicts so
- * far: a rank that takes no verdicts, so that there is no room for another one, else the leader
- * itself. */
+/* Return the rank because of which the leader does not answer: a rank that takes no verdicts, so
+ * that there is no room for another; else the leader itself. This rank has taken all verdicts. */
 int pg_control_unresponsive_rank(const struct pg_control *control);
 /* This rank leaves the group because of the rank `cause`: itself, or a rank that had left. */
 void pg_control_leave(struct pg_control *control, int cause);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The engine: from the queue to the end of an operation. One thread at a time steps it: the group's
- * thread, or one that waits for a work. It waits only inside an operation that all ranks have
- * started. An operation that some rank has not submitted stays in a table and delays nothing else.
+ * thread, or one that waits for a work. The thread waits only inside an operation that all ranks
+ * have started. An operation that some rank has not submitted stays in a table and delays nothing
+ * else.
  *
- * A waiting thread handles events alone. Faults, deadlines and the group's end are the group's
- * thread's. While waiting threads step, that thread looks only every 0.2 ms, and nobody wakes it.
+ * A waiting thread handles only events. Faults, deadlines and the group's end are left to the
+ * group's thread. While waiting threads step, that thread looks only every 0.2 ms, and no thread
+ * wakes it.
  */
 #include "base/deadline.h"
 #include "base/order.h"
@@ -50,7 +52,7 @@ static bool must_wait(const struct tutti_pg *pg, const struct pg_op *op)
     return true;
 }
 
-/* An operation need not wait any longer. */
+/* Pass on an operation that need not wait any longer. */
 static void pass_on(struct tutti_pg *pg, struct pg_op *op)
 {
     const int own = pg->control.rank;
@@ -84,7 +86,7 @@ static void release_ready(struct tutti_pg *pg)
     }
 }
 
-/* Whether an input is ready, or a copy to a device is done, that the thread has not handled. */
+/* Whether there is a ready input, or a finished copy to a device, to handle. */
 static bool has_polled_event(void *context)
 {
     struct tutti_pg *pg = context;
@@ -161,9 +163,9 @@ struct exited {
 };
 
 /* A rank that leaves has run all collectives that it announced, or has failed the communicator. So
- * no rank is inside a collective with it, and those that wait end on each rank by themselves. After
- * a death a peer may be inside a collective that this rank has announced: the communicator and the
- * group fail. */
+ * no rank is inside a collective with it, and each rank ends its waiting collectives by itself.
+ * After a death a peer may be inside a collective that this rank has announced: the communicator
+ * and the group fail. */
 static void handle_exited(struct tutti_pg *pg, const struct exited *exited)
 {
     struct pg_outcome fault = {
@@ -270,7 +272,7 @@ static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op)
     return pg_part_reduce(pg, op, &part);
 }
 
-/* An operation begins, or ends. Relaxed: it carries nothing else, and may be seen late. */
+/* An operation begins, or ends. Relaxed: the count publishes no data, and may be seen late. */
 static void count_run(struct tutti_pg *pg)
 {
     uint32_t *runs = &pg->control.own->runs;
@@ -278,7 +280,7 @@ static void count_run(struct tutti_pg *pg)
 }
 
 /* After a failure the communicator has failed, or its status is OK and the operation failed
- * alone. A barrier is done: all ranks have announced it. */
+ * alone. A barrier needs no further step: all ranks have announced it. */
 static void run(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
@@ -334,9 +336,9 @@ struct check {
     bool leader_overdue;
 };
 
-/* Whether the leader was asked at `asked_at` and should have answered by now. The time of an
- * operation does not count. The leader may be inside one that this rank has ended, as the root of a
- * gather; then it has the time-out of the group besides. */
+/* Whether the leader was asked at `asked_at` and should have answered by now. Time inside an
+ * operation does not count. The leader may still be inside one that this rank has ended (a gather
+ * to the leader); then the group's time-out is added. */
 static bool is_leader_overdue(const struct check *check, int64_t asked_at)
 {
     const struct tutti_pg *pg = check->pg;
@@ -473,8 +475,8 @@ static void give_engine(struct tutti_pg *pg)
 /* Handle events. Return whether there were any. */
 static bool step(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
 {
-    /* A rank that has run a collective has seen what its peers withdrew before they announced it:
-     * messages are taken before receives are, and sent before announcements. */
+    /* Take messages before submitted receives, and send messages before announcements: a rank that
+     * has run a collective knows the sends that its peers withdrew before they announced it. */
     bool any = pg_messages_take(pg);
     /* Counts as an event even if the input is not ready: it likely is soon. */
     any |= take_submitted(pg, is_own_thread, stopping);

@@ -5,15 +5,16 @@
  *
  *     sender                                       receiver
  *     ANNOUNCED_SHORT, with the data: done    ->   match with a receive, or keep both
- *     SHORT_KEPT more may be kept             <-   TAKEN, after SHORT_KEPT of them
+ *     SHORT_KEPT more may be sent             <-   TAKEN, after each SHORT_KEPT matched
  *     ANNOUNCED (tag, dtype, count)           ->   match with a receive, or keep the announcement
  *     DATA, a piece each                      <-   GO
- *     MISMATCH                                <-   REFUSED (dtype, count): so is the receive
+ *     MISMATCH                                <-   REFUSED (dtype, count): MISMATCH here, too
  *     WITHDRAWN: the time-out has passed      ->   drop the announcement, or end the receive
  *
  * Announcements of a pair arrive in order, and both lists are searched from their beginning. So
- * messages of one pair and tag do not overtake each other. An announcement is kept in as much
- * memory as the send that waits for it has; with data SHORT_KEPT to 2 * SHORT_KEPT of each sender.
+ * messages of one pair and tag do not overtake each other. A receiver keeps one announcement for
+ * each waiting send. Of announcements with data it keeps at most 2 * SHORT_KEPT of each sender, and
+ * has room for SHORT_KEPT at least.
  *
  * A note is a message that is not sent yet: it waits for a place on the way to its peer.
  */
@@ -124,8 +125,8 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
     return true;
 }
 
-/* Send pieces while there are places. Return whether that was all; then the operation, whose note
- * this is, has ended. */
+/* Send pieces while there are places. Return true once all are sent; the note's operation has then
+ * ended. */
 static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any)
 {
     struct pg_op *op = note->op;
@@ -145,7 +146,7 @@ static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any
     return true;
 }
 
-/* Return whether the note is done with. *any: something was sent. */
+/* Return whether the note has been sent completely. *any: something was sent. */
 static bool note_send(struct tutti_pg *pg, struct pg_note *note, bool *any)
 {
     if (note->kind == DATA)
@@ -159,8 +160,8 @@ static bool note_send(struct tutti_pg *pg, struct pg_note *note, bool *any)
     return *any;
 }
 
-/* Send what there are places for. What goes to one peer stays in order, but for data, which let all
- * else pass. */
+/* Send the notes for which there are places. The notes to one peer stay in order, except that all
+ * other notes may overtake data. */
 static bool notes_send(struct tutti_pg *pg)
 {
     struct rank_set full = rank_set_none, notified = rank_set_none;
@@ -195,7 +196,7 @@ static bool matches(const struct pg_op *op, const struct pg_note *note)
            (op->args.peer == note->peer || op->args.peer == TUTTI_ANY_SOURCE);
 }
 
-/* The rank without which an operation cannot end, if it is gone; otherwise -1. */
+/* The rank without which an operation cannot end, if that rank is gone; otherwise -1. */
 static int gone_peer(const struct tutti_pg *pg, const struct pg_op *op)
 {
     const int peer = op->is_moving && !is_send(op) ? (int)op->source - 1 : op->args.peer;
@@ -228,8 +229,8 @@ static void answer(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note, 
         free(note);
 }
 
-/* A receive, which is in the list, and an announcement, which is in none, belong together. Data
- * are there if they have come with it, or if the send is this rank's own. */
+/* Join a receive, which is in the list, and an announcement, which is in no list. The data are
+ * there if they came with the announcement, or if the send is this rank's own. */
 static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
 {
     const struct tutti_signature sent = signature_unpack(note->signature, 0);
@@ -271,7 +272,7 @@ static bool announcement_match(struct tutti_pg *pg, struct pg_note *note)
     return op;
 }
 
-/* Announce a send to this rank itself. A copy of short data is kept, so that it ends at once. */
+/* Announce a send to this rank itself. A copy of short data is kept, so the send ends at once. */
 static void send_to_self(struct tutti_pg *pg, struct pg_op *op)
 {
     const size_t bytes = bytes_of(op);
@@ -508,7 +509,7 @@ int pg_messages_check(struct tutti_pg *pg, int64_t now)
     return stopped >= 0 ? stopped : list_check(pg, &pg->receives, now);
 }
 
-/* Keep what has come with its data: it can still be received. */
+/* Keep announcements that came with their data: these can still be received. */
 static void notes_drop_gone(const struct tutti_pg *pg, struct pg_notes *notes)
 {
     struct pg_note *next = notes->first;

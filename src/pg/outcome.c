@@ -60,7 +60,7 @@ const char *pg_operation_name(const struct layout_operation *operation)
     return tutti_collective_name(signature_unpack(operation->signature, 0).collective);
 }
 
-/* What follows the name, except the layout. */
+/* Append what follows the operation's name, except the layout. */
 static void append_call(struct text *text, const struct layout_operation *operation,
                         const struct tutti_signature *what)
 {

@@ -14,14 +14,14 @@
  * A thread that waits for a work (work.c) takes these steps itself, if the group's thread is idle.
  *
  * Why a leader: ranks submit operations of different tags in different orders. Ranks that began
- * what they have would wait for each other. So no operation begins that some rank has not
- * submitted, one communicator serves all tags, and an operation that lacks a rank delays no other
- * one. Only the leader decides how an operation ends: after its deadline a rank withdraws it and
- * waits for the verdict.
+ * their operations at once would wait for each other. So an operation begins only after all ranks
+ * have submitted it, one communicator serves all tags, and an operation that lacks a rank delays no
+ * other one. Only the leader decides how an operation ends: after its deadline a rank withdraws it
+ * and waits for the verdict.
  *
- * A rank that exits ends the collectives, and the messages with it, after all verdicts and messages
- * have been handled. What ends a group, on all ranks with the name of one rank: a rank that dies
- * while a collective waits; a rank that stops inside an operation (its time-out fails the
+ * A rank that exits ends the collectives, and the messages with that rank, after all verdicts and
+ * messages have been handled. Three things end a group, with one rank named on all ranks: a rank
+ * that dies while a collective waits; a rank that stops inside an operation (its time-out fails the
  * communicator); a leader that owes an answer for 5 s, not counting operations that it is inside.
  */
 #ifndef TUTTI_PG_PG_H
@@ -103,8 +103,8 @@ struct pg_op {
     int64_t deadline;
     tutti_pg_callback *callback;
     void *context;
-    struct coll_args args; /* of one tensor; without operands. work.collective is called */
-    struct tutti_op op;    /* what args.op points to, if the caller created it */
+    struct coll_args args;             /* of one tensor, without operands, for work.collective */
+    struct tutti_op op;                /* what args.op points to, if the caller created it */
     struct layout_operation operation; /* the call and its tensors, for the other ranks */
     uint16_t inputs; /* of a reduction, dense tensors of this rank; after the verdict: the most of
                       * any rank */
@@ -199,7 +199,7 @@ struct tutti_pg {
     int64_t peers_checked_at; /* when the thread last checked that all processes live */
     int64_t progress_at;  /* the first time read after the last operation ended, or the leader began
                            * or ended one; 0: none yet */
-    uint32_t leader_runs; /* the leader's count then; odd: it is inside an operation */
+    uint32_t leader_runs; /* the leader's count at progress_at; odd: inside an operation */
     int64_t stop_at;      /* when a stopping group gives up its operations; 0: it does not stop */
     float *widened;       /* part.c: partial results; blocks.c: blocks of lists */
     struct sparse_worker worker;
@@ -329,7 +329,7 @@ enum tutti_status pg_op_check(const struct pg_op *op, const char *call);
  * last error; OK while it has not ended. */
 enum tutti_status pg_op_poll(const struct pg_op *op, bool *done);
 bool pg_op_is_done(const struct pg_op *op);
-/* Of an operation that is done. */
+/* The status of an operation that is done. */
 enum tutti_status pg_op_status(const struct pg_op *op);
 
 /* ---- leader.c -------------------------------------------------------------------------------- */
@@ -387,8 +387,8 @@ void pg_messages_drop(struct tutti_pg *pg);
 
 /* ---- sparse_run.c ---------------------------------------------------------------------------- */
 
-/* The caller's stream has reached the call: enqueue the copies of all entries to the host. The
- * status of that stands in op->staging. */
+/* The caller's stream has reached the call: enqueue the copies of all entries to the host.
+ * op->staging has the status of that. */
 void pg_sparse_copy_in(struct tutti_pg *pg, struct pg_op *op);
 /* Run the operation, together with all ranks. */
 void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
@@ -398,9 +398,9 @@ void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
 /* The main function of the group's thread. The argument is the group. It returns once the group
  * stops. */
 void *pg_engine(void *argument);
-/* A thread that waits for the operation does the work of the group's thread, if that does not. It
- * stops once the operation is done, or when it has polled for long. Return whether the operation is
- * done. Not for groups that have had CUDA tensors: their calls of CUDA are the group's thread's. */
+/* A thread that waits for the operation does the work of the group's thread, if no thread does it.
+ * It stops once the operation is done, or when it has polled for long. Return whether the operation
+ * is done. Not for groups that have had CUDA tensors: only the group's thread calls CUDA. */
 bool pg_engine_step_until(const struct pg_op *op);
 
 /* ---- work.c ---------------------------------------------------------------------------------- */

@@ -167,7 +167,8 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct pg_call
 
 /* ---- submission ------------------------------------------------------------------------------ */
 
-/* The caller holds the group's lock. Messages are numbered apart: other ranks may have others. */
+/* The caller holds the group's lock. Messages have numbers of their own: ranks submit different
+ * messages. */
 static enum tutti_status number_in_tag(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
     const bool is_message = pg_is_message(op);
@@ -185,7 +186,7 @@ static enum tutti_status number_in_tag(struct tutti_pg *pg, const char *name, st
     return TUTTI_OK;
 }
 
-/* The same. */
+/* The caller holds the group's lock. */
 static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
     if (pg->has_failed || (pg->lacks_rank && !pg_is_message(op)))
@@ -202,7 +203,7 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
     return TUTTI_OK;
 }
 
-/* CPU tensors have no stream. The operation of CUDA tensors waits for the work that is on it. */
+/* CPU tensors have no stream. An operation on CUDA tensors waits for the work on its stream. */
 static enum tutti_status stream_take(const struct tutti_pg *pg, const char *name, struct pg_op *op,
                                      tutti_stream_t stream)
 {

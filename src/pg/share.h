@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * An exchange of bytes between all ranks of a group: each rank writes bytes that the others read.
- * The other ranks do not know their number in advance.
+ * The other ranks do not know the number of bytes in advance.
  *
  * A rank writes into a segment of its own, which the others have mapped, and they read them there:
  * one writer, and no copy. The segment is a sealed memfd without a name. Its descriptor travels
@@ -9,8 +9,8 @@
  * that is too small is replaced by a new one. Each rank has two segments, used alternately. A rank
  * that has received all headers of exchange e knows that all ranks have finished reading exchange e
  * - 1, so in exchange e + 1 it may overwrite the segment of e - 1. The headers, with the sizes and
- * the status, travel by all-gathers of the communicator. These bring all waits, deadlines and
- * faults, and their release makes the bytes visible.
+ * the status, travel by all-gathers of the communicator. The all-gathers provide waits, deadlines
+ * and faults, and their release makes the bytes visible.
  */
 #ifndef TUTTI_PG_SHARE_H
 #define TUTTI_PG_SHARE_H

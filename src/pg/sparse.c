@@ -15,7 +15,7 @@
  *   become what a reduction stores, also for a row that only one rank has.
  * - So an absent rank counts as the number that changes no sum: 0 for integers and bool, -0 for
  *   floats (x + -0 is x for every x; -0 + +0 is +0). -0 stays -0 if no rank has anything but -0. A
- *   dense all-reduce, in which absent entries are +0, gives +0 there; in all else both give the
+ *   dense all-reduce, in which absent entries are +0, gives +0 there. Otherwise both give the
  *   same bits.
  * - So a float is rounded twice: in each rank's own sum, and in the union. Integers and bool give
  *   the same result in any order.

@@ -57,8 +57,8 @@ struct sparse_worker {
     struct sparse_memory scratch;
 };
 
-/* A tensor has at most so many entries, and bytes of entries. No process has more memory, and sums
- * of all tensors' sizes do not overflow. */
+/* The most entries of a tensor, and the most bytes of its entries. No process has more memory, and
+ * sums of all tensors' sizes do not overflow. */
 #define SPARSE_MOST (UINT64_C(1) << 46)
 
 void sparse_memory_fini(struct sparse_memory *memory);
@@ -66,7 +66,7 @@ void sparse_memory_fini(struct sparse_memory *memory);
 /* Return the bytes of one row. The shape has been checked. */
 size_t sparse_row_bytes(const struct sparse_shape *shape);
 
-/* Whether a tensor may have so many entries. */
+/* Whether a tensor may have `nnz` entries. */
 bool sparse_nnz_fits(const struct sparse_shape *shape, uint64_t nnz);
 
 /* Return the bytes of nnz entries in the layout of results: indices, then values, which begin on a

@@ -14,11 +14,12 @@
  * pinned block has room for PIECES pieces, or for all if the tensors were copied early.
  *
  * The hosts reduce each piece of an all-reduce in the block, or in the bounce buffer, by
- * pg_part_reduce(). With one input a rank all ranks map the bounce buffer, which saves two copies
- * of three. If one rank cannot, no rank uses it. It is four pieces long, since a longer one exceeds
- * a core's TLB.
+ * pg_part_reduce(). If each rank has one input, all ranks map the bounce buffer, which saves two of
+ * three copies. If one rank cannot map it, no rank uses it. It is four pieces long, since a longer
+ * one exceeds a core's TLB.
  *
- * Another collective runs pair by pair, in a block: in place, if both operands were in one memory.
+ * Any other collective runs pair by pair, in a block. Both operands share the memory of the block,
+ * so the collective runs in place there.
  */
 #include "pg/staging.h"
 

@@ -76,11 +76,11 @@ void pg_staging_free(struct pg_staging *staging);
 
 /* ---- for the group's thread ------------------------------------------------------------------ */
 
-/* Whether the caller's streams have reached the point of the submission, and the copy of a message
- * that is sent, if it has begun, is done. */
+/* Whether the caller's streams have reached the point of the submission. If the copy of a message
+ * to send has begun, it must also be done. */
 bool pg_staging_input_ready(const struct tutti_pg *pg, const struct pg_op *op);
-/* Called once they have, for dense tensors: start copying small ones to the host before the
- * verdict. Take a block for a message, and start copying one that is sent. */
+/* For dense tensors, once the streams have reached that point: start copying small tensors to the
+ * host before the verdict. Take a block for a message, and start copying a message to send. */
 void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op);
 /* Set a mark behind the copies enqueued so far in one direction. Do so also after the error
  * `status`, since earlier copies are on their way. Return `status` if it is an error. */
@@ -88,13 +88,13 @@ enum tutti_status pg_staging_mark(struct tutti_pg *pg, struct pg_staging *stagin
                                   enum cuda_way way, enum tutti_status status);
 /* The host memory of a message's tensor. */
 void *pg_staging_message_data(const struct pg_op *op);
-/* Start copying a message that has been received to the device. Returns CUDA. */
+/* Start copying a received message to the device. Returns CUDA. */
 enum tutti_status pg_staging_message_out(struct tutti_pg *pg, struct pg_op *op);
 /* Wait until the copies before the marks are done. Returns TIMEOUT, and what ends the group's
  * communicator. */
 enum tutti_status pg_staging_await(struct tutti_pg *pg, const struct pg_staging *staging,
                                    enum cuda_way way, const uint64_t *marks, int64_t deadline);
-/* Run the operation, or a pair of it with that many elements of a block, together with all ranks.
+/* Run the operation, or one pair with `elements` elements in a block, together with all ranks.
  * After OK the last copies to the device may still be under way. */
 enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op, int pair, size_t elements);
 /* Whether a stream that waited for the operation gave up and went on without it. */

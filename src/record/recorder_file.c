@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The files of dumps. A dump tells what a program computes, so that its file is private. */
+/* The files of dumps. A dump tells what a program computes, so its file is private. */
 #include "base/error.h"
 #include "base/record_path.h"
 #include "record/recorder.h"
@@ -64,8 +64,8 @@ enum tutti_status recorder_save(const char *path, const void *bytes, size_t size
                          "cannot write %zu bytes to %s: the file size limit (ulimit -f) is %" PRIu64
                          " bytes",
                          size, path, (uint64_t)limit.rlim_cur);
-    /* rename() would replace a device such as /dev/null by a file. Of a link it replaces the link
-     * itself. */
+    /* rename() would replace a device such as /dev/null by a file. It replaces a link itself, not
+     * the link's target. */
     struct stat there;
     if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode))
         return error_set(TUTTI_ERR_INVALID,

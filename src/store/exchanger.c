@@ -21,7 +21,7 @@
 #include <string.h>
 
 struct round {
-    const char **keys; /* one a rank */
+    const char **keys; /* one for each rank */
     size_t *sizes;     /* of their values */
     char *own;         /* this rank's key */
     size_t each;       /* bytes that a key may have */
@@ -178,7 +178,7 @@ enum tutti_status tutti_exchanger_all_gather(struct tutti_exchanger *exchanger, 
 
 void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, int64_t deadline)
 {
-    enum { END_MS = 1000 }; /* the longest that a store which has stopped delays the caller */
+    enum { END_MS = 1000 }; /* the longest time that a stopped store delays the caller */
     const int64_t soon = deadline_after(END_MS);
     struct tutti_store store =
         store_bounded(exchanger->store, soon < deadline ? soon : deadline, NULL);

@@ -32,7 +32,7 @@ enum {
 
 struct file {
     struct map_store base; /* the map has the keys of the file */
-    pthread_mutex_t lock;  /* over all below, and over the flock, which is the descriptor's */
+    pthread_mutex_t lock;  /* guards all fields below, and the flock of `fd` */
     int fd;
     off_t read_bytes; /* how much of the file the map knows */
     int world_size;   /* 0: the file stays */
@@ -239,7 +239,7 @@ static enum tutti_status append(const struct file *file, const struct buffer *re
             const enum tutti_status status =
                 error_errno("writing %zu bytes to %s%sgive the store another path", record->size,
                             file->path, error_full());
-            /* If what was written of it cannot be cut off, the next writer does it. */
+            /* If this cannot cut off the written part of the record, the next writer does. */
             const int cut = ftruncate(file->fd, file->read_bytes);
             (void)cut;
             return status;
@@ -316,8 +316,8 @@ static enum tutti_status count_handle(struct file *file, const char *key, int64_
     return status;
 }
 
-/* Adds to a count of the handles as one closes. A process that holds the lock for STORE_GRACE_MS
- * while the file does not change has stopped; then the count is left out. */
+/* Changes a count of the handles when a handle closes. A process that holds the lock for
+ * STORE_GRACE_MS while the file does not change has stopped; then the count is left out. */
 static enum tutti_status close_count(struct file *file, const char *key, int64_t amount,
                                      int64_t deadline, int64_t *result)
 {

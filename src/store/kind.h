@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The kinds of store: memory, file and tcp, and a caller's own functions; env opens a tcp store.
- * store.c makes a call of what the caller gave, and the kind serves it. No kind calls store.c's
- * public functions.
+ * store.c makes a struct store_call of the caller's arguments, and the kind serves that call. No
+ * kind calls store.c's public functions.
  */
 #ifndef TUTTI_STORE_KIND_H
 #define TUTTI_STORE_KIND_H
@@ -73,7 +73,7 @@ int64_t store_call_pause(const struct store_call *call);
 /* OK, or why the interrupt ends the call before its deadline. The kind holds no lock here, because
  * the interrupt may use the store, too. */
 enum tutti_status store_call_check(struct store_call *call);
-/* A GET has waited for its keys: reading them has STORE_GRACE_MS at least. */
+/* A GET has waited for its keys. Reading their values gets at least STORE_GRACE_MS. */
 void store_call_found(struct store_call *call);
 /* TIMEOUT that names a missing key. */
 enum tutti_status store_timed_out(const struct store_call *call, const char *key);

@@ -29,8 +29,8 @@ struct map_entry *map_find(const struct map *map, const void *key, size_t key_by
 
 /* For compare_set: whether the entry has this value. NULL counts as an empty value. */
 bool map_entry_is(const struct map_entry *entry, const void *value, size_t value_bytes);
-/* Adds a copy of `value`, which lies outside of the map, to the end of the key's value. If `keep`
- * is false or the key is absent, that one is empty. NULL when there is no memory. */
+/* Sets the key to a copy of `value`; with `keep`, appends the copy to the key's present value.
+ * `value` must lie outside the map. Returns NULL when there is no memory. */
 struct map_entry *map_put(struct map *map, const void *key, size_t key_bytes, bool keep,
                           const void *value, size_t value_bytes);
 /* Whether the key existed. */
@@ -41,9 +41,9 @@ void map_walk(const struct map *map, void (*visit)(const struct map_entry *entry
 
 enum { MAP_NUMBER_BYTES = 24 }; /* room for any 64-bit number as text, its sign and a NUL */
 
-/* The entry as the number that `add` keeps, an absent or empty one as 0, plus an amount; also as
- * text. Returns the length of the text; 0 if the entry is no decimal number of 64 bits, or the sum
- * has more. */
+/* Adds `amount` to the number that the entry has as text; an absent or empty entry counts as 0.
+ * Also writes the sum as text, and returns the length of that text. Returns 0 if the entry is no
+ * decimal number of 64 bits, or if the sum needs more than 64 bits. */
 size_t map_sum(const struct map_entry *entry, int64_t amount, int64_t *sum,
                char text[MAP_NUMBER_BYTES]);
 

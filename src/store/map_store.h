@@ -15,8 +15,8 @@ struct map_store_ops {
     /* With the lock. value: NULL deletes the key, which is there. */
     enum tutti_status (*put)(struct map_store *base, const char *key,
                              const struct store_bytes *value);
-    /* With the lock, which it gives up: waits until the map may have changed, and no longer than
-     * store_call_pause(). */
+    /* With the lock, which is released on return: waits until the map may have changed, and no
+     * longer than store_call_pause(). */
     void (*await_change)(struct map_store *base, const struct store_call *call);
 };
 

@@ -15,7 +15,7 @@ struct memory {
 
 static void forget_stores(void);
 
-/* The open stores. The lock is over the list and all that is in it. */
+/* The open stores. The lock guards the list and all stores in it. */
 static struct memory *stores;
 static struct fork_mutex lock = FORK_MUTEX(forget_stores);
 static pthread_cond_t changed; /* a key in any store */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a step of a set-up came out on a rank, told to the other ranks. */
+/* Tells the other ranks how a step of a set-up came out on a rank. */
 #ifndef TUTTI_STATUS_AGREE_H
 #define TUTTI_STATUS_AGREE_H
 

@@ -43,8 +43,8 @@ struct tutti_store store_bounded(const tutti_store_t *store, int64_t deadline,
 /* INVALID if there is no store, or if it was opened before a fork(). */
 enum tutti_status store_check(const tutti_store_t *store, const char *call);
 
-/* Puts `prefix` before all keys of this handle, behind the prefix that it has. The memory of that
- * one stays the caller's to free. */
+/* Appends `prefix` to the handle's prefix, which goes before all keys. The caller frees the memory
+ * of the old prefix. */
 enum tutti_status store_prefix_add(tutti_store_t *store, const char *prefix);
 
 /* 0 becomes the default, TUTTI_TIMEOUT_MS or 600 s; INVALID when that variable is no number. */
@@ -65,9 +65,9 @@ enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *val
                                 bool *there);
 
 /*
- * Called by every rank whose last round so far has succeeded: the last of them deletes what that
- * round has left in the store, and the key `also`, which no rank reads any more. Waits for no rank,
- * and for a second at most for a store that has stopped; what cannot be deleted stays.
+ * Every rank whose last round has succeeded calls this. The last rank deletes what that round has
+ * left in the store, and the key `also`, which no rank reads any more. The call waits for no rank,
+ * and at most a second for a store that has stopped. Keys that cannot be deleted stay.
  */
 void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, int64_t deadline);
 

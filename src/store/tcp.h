@@ -34,8 +34,8 @@
 enum { TCP_NONCE_BYTES = 32 };
 
 /*
- * X(NAME, opcode, arguments): w a u32, i an i64, k a key, v a value, n 32 bytes; * a u64 count and
- * so many times what follows.
+ * X(NAME, opcode, arguments): w a u32, i an i64, k a key, v a value, n 32 bytes; * a u64 count, and
+ * what follows as many times.
  */
 #define TCP_OP_MAP(X)                                                                              \
     X(VALIDATE, 0, "w")                                                                            \

@@ -262,9 +262,9 @@ static bool is_loopback(const struct sockaddr_storage *address)
                                           : ntohl(ip4.sin_addr.s_addr) >> 24 == 127;
 }
 
-/* The error of a connection that failed with errno. *hopeless says that no server which starts
- * later could be reached either: the loopback interface is down, no descriptor is left, no
- * permission. */
+/* The error of a connection that failed with errno. *hopeless: a server that starts later
+ * could not be reached either, because the loopback interface is down, no descriptor is left, or
+ * there is no permission. */
 static enum tutti_status connect_failed(const struct connection *connection,
                                         const struct sockaddr_storage *address, bool *hopeless)
 {
@@ -326,7 +326,7 @@ static enum tutti_status connect_any(struct tcp_store *store, struct connection 
 
 /* Opens a connection and introduces it. The first one is tried until the deadline, because the
  * server may not be up yet. A server that closes a connection before the introduction may have had
- * too many strangers, so that is tried again for a second. */
+ * too many strangers, so the client tries again for a second. */
 static enum tutti_status connection_open(struct tcp_store *store, struct connection *connection)
 {
     int64_t stranger_ns = deadline_after(STRANGER_MS), nap_ns = 1000000;
@@ -413,7 +413,7 @@ static struct buffer request_make(const struct store_call *call, enum store_op o
         buffer_put_string(&request, call->value.data, call->value.size);
     if (op == STORE_ADD)
         buffer_put_u64(&request, (uint64_t)call->amount);
-    if (op == STORE_SET) { /* has no reply; once PING has one, every connection sees what was set */
+    if (op == STORE_SET) { /* has no reply: a reply to PING shows that the value is set */
         buffer_put_u8(&request, TCP_PING);
         buffer_put_u32(&request, 0);
     }
@@ -488,8 +488,9 @@ static enum tutti_status wait_on(struct connection *connection, bool *late)
                : status;
 }
 
-/* PyTorch's protocol cannot say it: a server closes the connection on which a client adds to what
- * is no number. So another connection reads the value; if that fails too, the server is gone. */
+/* PyTorch's protocol has no error for this: if a client adds to a value that is no number, the
+ * server closes the connection. So another connection reads the value; if that fails too, the
+ * server is gone. */
 static enum tutti_status add_failed(struct tcp_store *store, const struct store_call *add)
 {
     char text[MAP_NUMBER_BYTES] = "";
@@ -575,7 +576,7 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
 }
 
 /* As PyTorch's store does it: each rank counts itself under one key, and the rank that serves waits
- * until all have come, so that the server does not end before. */
+ * until all have come, so that the server does not end earlier. */
 static enum tutti_status join(struct tcp_store *store, int world_size,
                               const struct tcp_options *options)
 {

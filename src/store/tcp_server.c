@@ -62,12 +62,12 @@ struct tcp_server {
 
 static void forget_servers(void);
 
-/* The servers of this process. The lock is over the list and over which sockets are open. */
+/* The servers of this process. The lock guards the list, and the opening and closing of sockets. */
 static struct tcp_server *servers;
 static struct fork_mutex lock = FORK_MUTEX(forget_servers);
 
-/* A child of fork() has copies of the sockets. Clients would see no end of a server that was killed
- * before they are closed. */
+/* A child of fork() has copies of the sockets and closes them here. Otherwise clients would not see
+ * the end of a killed server. */
 static void forget_servers(void)
 {
     for (const struct tcp_server *server = servers; server; server = server->next) {
@@ -178,7 +178,7 @@ static bool receive(struct connection *connection)
     return bytes > 0 && tcp_session_feed(&connection->session, (size_t)bytes);
 }
 
-/* Sends the replies to a request, and the ends of the waits of other clients that it ended. */
+/* Sends the replies to a request, and to the waits of other clients that the request ended. */
 static void serve_connection(struct tcp_server *server, int i, uint32_t events)
 {
     struct connection *connection = server->connections[i];
@@ -195,8 +195,7 @@ static void serve_connection(struct tcp_server *server, int i, uint32_t events)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-/* Closes the oldest stranger, unless what it has sent by now makes a client of it. False if there
- * is none. */
+/* Closes the oldest stranger, unless it has introduced itself by now. False if there is none. */
 static bool stranger_shed(struct tcp_server *server)
 {
     const int i = oldest_stranger(server);

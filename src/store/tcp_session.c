@@ -225,7 +225,7 @@ static bool serve_check(struct tcp_session *session)
     return true;
 }
 
-/* Of a wait that is over. */
+/* Answers the cancellation of a wait that is already over. */
 static bool serve_cancel_wait(struct tcp_session *session)
 {
     buffer_put_u8(&session->out, TCP_WAIT_CANCELED);
@@ -386,7 +386,7 @@ uint8_t *tcp_session_room(struct tcp_session *session, size_t *size)
     return room && count_buffers(session) ? room : NULL;
 }
 
-/* What a session may ask in its state: until it is open, only to be let in. */
+/* Whether a session may send this request. Until it is open, only an introduction is permitted. */
 static bool permitted(const struct tcp_session *session, uint8_t op)
 {
     switch (session->state) {

@@ -12,7 +12,7 @@ enum { FILE_BYTES = 64 << 10 };
 struct reader {
     struct parse_lines lines;
     char *begin, *rest; /* of the line: what strtok_r() needs */
-    const char *wrong;  /* with a line as such */
+    const char *wrong;  /* what is wrong with the form of a line */
 };
 
 static bool line_next(struct reader *reader)
