@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Barriers: one block of control threads (operation.cuh), one thread for each peer. A barrier of
- * all ranks is an operation that sends headers alone, so the threads wait for the headers. For a
+ * all ranks is an operation that sends only headers, so the threads wait for the headers. For a
  * barrier of a subset each pair of ranks counts its meetings; the other ranks take no part, so the
  * sequence does not change. A thread stores its header behind a fence (release V1) and polls before
  * a fence (acquire V1a): what a rank wrote before the barrier is visible after it.
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_PROBE_THREADS)
     probe(const __grid_constant__ cuda_launch launch)
 {
     probe_links(launch);
-    __syncthreads(); /* the end, which is not far from the host's hearing of it */
+    __syncthreads(); /* the end: soon after it the host reads its own clock */
     if (threadIdx.x == 0)
         order_store_line(&operation_device_trace(launch)->wait, {order_time_ns(), 0});
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The compiled kernels, one fatbin for each row of CUDA_KERNEL_MAP and one each for the barrier, for
- * symmetric memory and for gates, as the read-only bytes cuda_fatbin_NAME. Without nvcc each is a
- * stub: a fatbin's header, which says that no byte follows. */
+ * symmetric memory and for stream waits, as the read-only bytes cuda_fatbin_NAME. Without nvcc
+ * each is a stub: a fatbin's header, which says that no byte follows. */
     .macro fatbin name
     .globl cuda_fatbin_\name
     .hidden cuda_fatbin_\name

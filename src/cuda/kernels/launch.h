@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a launch passes to a kernel, by value: valid for every replay. Compiles as C11 and as
+/* The arguments of a kernel, passed by value: valid for every replay. Compiles as C11 and as
  * CUDA. */
 #ifndef TUTTI_CUDA_LAUNCH_H
 #define TUTTI_CUDA_LAUNCH_H
@@ -14,10 +14,10 @@
 #endif
 
 /* The rank in a hybrid cube mesh (mesh.cu), if its communicator has one: its quad is ranks[0] to
- * ranks[3] of the launch, its partner is across. */
+ * ranks[3] of the launch, its partner is in the other quad. */
 struct cuda_mesh {
-    uint8_t quarters[4]; /* the quarter of the quad's sums that each of them makes */
-    uint8_t partner;     /* the rank across that makes the same quarter */
+    uint8_t quarters[4]; /* the quarter of the quad's sums that each of its ranks makes */
+    uint8_t partner;     /* the rank of the other quad that makes the same quarter */
 };
 
 /* The rank in a ring (ring.cu), if its communicator has one. */
@@ -28,34 +28,34 @@ struct cuda_ring {
 
 struct cuda_launch {
     struct cuda_arena *own;
-    struct cuda_control *control; /* on the device, also where arenas are the host's memory */
-    struct cuda_arena *peers[CUDA_RANKS];  /* [p] is of rank ranks[p], so [0] is the own one */
+    struct cuda_control *control;          /* on the device, even if arenas are in host memory */
+    struct cuda_arena *peers[CUDA_RANKS];  /* [p] is of rank ranks[p], so [0] is this rank's */
     struct cuda_arena *arenas[CUDA_RANKS]; /* in rank order; all as this rank's device sees them */
     struct cuda_host *host;
     const void *send;
     void *recv;
     uint64_t count; /* elements */
     uint64_t signature;
-    uint64_t timeout_ns; /* 0: what host->timeout_ns says */
+    uint64_t timeout_ns; /* 0: host->timeout_ns applies */
     double scalar;       /* of a premultiplied sum */
     uint32_t parameter;
-    int32_t op; /* enum op_kind; kernels made for one ignore it */
+    int32_t op; /* enum op_kind; kernels for a single op ignore it */
     int32_t rank;
     int32_t size;
     uint16_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks */
     uint16_t marked; /* write a mark of each operation: device_trace.h */
     uint32_t tag;    /* 16 bits of hash of signature and parameter */
-    /* The ranks in the order of this rank: [0] is itself. If the size is a power of two, the leaf
-     * of [p] is its own leaf with the bits of p flipped; else the others follow in leaf order. */
+    /* The ranks in this rank's order: [0] is this rank. If the size is a power of two, the leaf of
+     * [p] is this rank's leaf with the bits of p flipped; else the others follow in leaf order. */
     uint8_t ranks[CUDA_RANKS];
-    int32_t place; /* the number of others that come before it in the tree: launch_leaf() */
+    int32_t place; /* the number of ranks before this one in the tree: launch_leaf() */
     struct cuda_mesh mesh;
     struct cuda_ring ring;
 };
 
 /* The entry of ranks[] at leaf l of the tree. If the size is a power of two, that order differs
- * from the communicator's, but has the same pairs at every level, maybe swapped: the same bits,
- * since all operations commute. */
+ * from the communicator's, but has the same pairs at every level, maybe swapped. The bits are the
+ * same, since all operations commute. */
 LAUNCH_FN int launch_leaf(int l, int place)
 {
     return l < place ? l + 1 : l == place ? 0 : l;

@@ -35,7 +35,7 @@ static __device__ __forceinline__ order_line line_of(unit<2> u)
  * lines. */
 struct lines_use {
     unsigned buffer, last; /* this use's buffer, and the one to empty */
-    unsigned dirty;        /* so many lines of it */
+    unsigned dirty;        /* the number of lines to empty */
 };
 
 static __device__ __forceinline__ lines_use lines_take(uint64_t *buffers, unsigned lines)
@@ -75,9 +75,9 @@ lines_await(const cuda_launch &launch, const operation &op, const unsigned char 
 
 enum : unsigned { CHUNKS_LOAD = 1u << 16, CHUNKS_STORE = 1u << 17 };
 
-/* The chunks that have a unit i, bit p for the chunk of rank launch.ranks[p]: all but at the end.
- * And whether all can be loaded, or stored, at once. WHOLE: chunks are alike, of whole, aligned
- * units. */
+/* The chunks that have a unit i, bit p for the chunk of rank launch.ranks[p]: all, except at the
+ * end. Also whether all can be loaded, or stored, at once. WHOLE: chunks are equal, of whole,
+ * aligned units. */
 template <int LEAVES, bool WHOLE = false, typename O>
 static __device__ __forceinline__ unsigned chunks_of(const cuda_launch &launch, const O &user,
                                                      uint64_t chunk, int size, uint64_t i)
@@ -101,12 +101,12 @@ template <bool WHOLE>
 static __device__ __forceinline__ uint64_t chunk_offset(const cuda_launch &launch, int p,
                                                         uint64_t chunk, uint64_t i)
 {
-    if (WHOLE) /* of few bytes: 32 bits are quicker */
+    if (WHOLE) /* few bytes: 32 bits are faster */
         return (launch.ranks[p] * (unsigned)chunk + (unsigned)i) * CUDA_LINE;
     return (launch.ranks[p] * chunk + i) * CUDA_LINE;
 }
 
-/* Unit i of each. */
+/* Loads unit i of each chunk. */
 template <bool WHOLE = false, int LEAVES, typename O>
 static __device__ __forceinline__ void chunks_load(const cuda_launch &launch, const O &user,
                                                    uint64_t chunk, int size, unsigned chunks,
@@ -124,7 +124,7 @@ static __device__ __forceinline__ void chunks_load(const cuda_launch &launch, co
     }
 }
 
-/* Pushes those of the others to their owners: to(p) is the address at the p-th peer. */
+/* Pushes the units of the other chunks to their owners: to(p) is the address at the p-th peer. */
 template <int LEAVES, typename TO>
 static __device__ __forceinline__ void chunks_push(TO to, unsigned chunks,
                                                    const unit<2> (&u)[LEAVES])
@@ -135,7 +135,7 @@ static __device__ __forceinline__ void chunks_push(TO to, unsigned chunks,
             order_store_line(to(p), line_of(u[p]));
 }
 
-/* Writes unit i of the others, once it has come. */
+/* Writes unit i of the other chunks, once it has arrived. */
 template <bool PACKED, int LEAVES, bool WHOLE = false, typename O>
 static __device__ __forceinline__ bool
 chunks_collect(const cuda_launch &launch, const operation &op, const O &user, uint64_t chunk,

@@ -2,8 +2,8 @@
 /*
  * Hybrid cube mesh: two quads; each rank has one partner in the other quad. Data goes to the quad
  * and the partner alone. The order is the canonical one, since the quads are the two halves of the
- * leaf order. A quad makes a partial result in the accumulation type, without rounding; the sum of
- * both quads is rounded once.
+ * leaf order. Each quad makes a partial result in the accumulation type, without rounding. The
+ * sum of both quads is rounded once.
  *
  * A small operation takes two hops, in lines with flags in band (one_shot_ll.cu): the input to the
  * quad; the sum of the four inputs to the partner. A line from the partner depends on all inputs of
@@ -18,9 +18,9 @@
  *
  * Tiles lie in tiles[hop][block][slot][plane], slot = tile mod 3. Hop 1: inputs from ranks[1] to
  * ranks[3] in planes 0 to 2. Hop 2: their results, then the partner's partial result. Arrival
- * counts of hop 1 tell quad and partner of a filled tile. Those of hop 2 tell the partner of a
- * folded and the quad of a crossed tile (U1, U2). docs/ordering.md says why a slot is free when it
- * is written.
+ * counts of hop 1 tell quad and partner that a tile is filled. Those of hop 2 tell the partner that
+ * a tile is folded, and the quad that a tile is crossed (U1, U2). docs/ordering.md says why a slot
+ * is free when it is written.
  */
 #include "cuda/kernels/tiles.cuh"
 
@@ -29,7 +29,7 @@ namespace
 
 constexpr int QUAD = TILING_QUAD;
 
-/* What the four of the quad make of a unit. */
+/* The partial result of a quad's four inputs of a unit. */
 template <typename D, int WORDS>
 __device__ __forceinline__ partial<D, WORDS> fold(const cuda_launch &launch,
                                                   const unit<WORDS> (&x)[QUAD])
@@ -43,7 +43,7 @@ __device__ __forceinline__ partial<D, WORDS> fold(const cuda_launch &launch,
     });
 }
 
-/* What both quads make of it. */
+/* The result of both quads' partial results. */
 template <typename D, int WORDS>
 __device__ __forceinline__ unit<WORDS>
 cross(const cuda_launch &launch, const partial<D, WORDS> &own, const partial<D, WORDS> &theirs)
@@ -147,7 +147,7 @@ template <typename D> struct tiled {
                    : units;
     }
 
-    /* Its place in an arena. */
+    /* The worker's place for tile k in an arena. */
     __device__ __forceinline__ unsigned char *spot(cuda_arena *arena, int hop, unsigned k,
                                                    unsigned plane) const
     {
@@ -169,7 +169,7 @@ template <typename D> struct tiled {
         tile_tell(launch, op, 0, quad | partner, k);
     }
 
-    /* The inputs of the quad have come. */
+    /* Call it when the inputs of the quad have arrived. */
     __device__ __forceinline__ void fold_unit(unsigned k, uint64_t at)
     {
         unit<2> x[QUAD];

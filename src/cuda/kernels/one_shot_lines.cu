@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One-shot with full lines, for floats of some tens to hundreds of KiB: half the bytes on the wire
- * of one_shot_ll.cu, but lines that must be emptied one use later (lines.cuh).
+ * One-shot with full lines, for floats of some tens to hundreds of KiB: half as many bytes on the
+ * wire as one_shot_ll.cu, but lines must be emptied one use later (lines.cuh).
  */
 #include "cuda/kernels/lines.cuh"
 #include "cuda/kernels/one_shot.cuh"

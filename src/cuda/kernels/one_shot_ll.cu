@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One-shot with flags in band, for the smallest operations: nothing to clear. A line has 8 bytes of
- * input and the operation's flag.
+ * One-shot with flags in band, for the smallest operations. No line needs clearing. A line has 8
+ * bytes of input and the operation's flag.
  *
  * A line is free when it is written: operation e writes half e mod 2, which e - 2 used last. This
  * rank ended e - 1 before e, with data of every peer. So every peer had entered e - 1, and had left

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What every kernel does around its algorithm: take the operation's number, announce it, keep the
- * state for the next operation, wait with a deadline, fail once and for good.
+ * state for the next operation, wait with a deadline, fail once and for ever.
  *
- * The first warp of every block is its control warp: it does all that while the other
- * warps, the workers, do the algorithm. A small operation is one hop of some 1500 cycles. Each
- * instruction of a worker before its stores or after its polls adds to it; those of the control
- * warp do not.
+ * The first warp of every block is its control warp. It does this work while the other warps, the
+ * workers, run the algorithm. A small operation is one hop of some 1500 cycles. Each instruction of
+ * a worker before its stores or after its polls adds to this time; instructions of the control warp
+ * do not.
  *
  * - State: a row for each possible block. Block b reads row b and writes rows b, b + grid, b + 2
  *   grid..., so all rows agree after any grid, and no launch argument becomes stale in a replay.
- * - Header: block 0 pushes {signature, parameter, sequence} to each peer. A wait that lasts
- *   compares the peer's header; else the next operation compares it. Barriers and operations of no
- *   elements wait for headers.
- * - Waits look around after 1024 polls: failed, another header, the host's stop (over PCIe, one
+ * - Header: block 0 pushes {signature, parameter, sequence} to each peer. A long wait compares
+ *   the peer's header; otherwise the next operation compares it. Barriers, and operations of no
+ *   elements, wait for headers.
+ * - After every 1024 polls a wait checks: failed, another header, the host's stop (over PCIe, one
  *   waiter every 20 us), a peer that is gone, the deadline. The first to fail writes the record for
  *   the host and sets all rows to failed, so that later launches and replays return at once.
- * - A kernel whose warps meet in barriers decides once a block whether it takes part
- *   (operation_take_together()); in the others each warp decides, and only polls.
+ * - A kernel whose warps meet in barriers decides once a block whether the block takes part
+ *   (operation_take_together()). In other kernels each warp decides for itself, and only polls.
  */
 #ifndef TUTTI_CUDA_OPERATION_CUH
 #define TUTTI_CUDA_OPERATION_CUH
@@ -34,7 +34,7 @@ struct operation {
     uint64_t sequence;
     uint64_t flag;      /* in band: the sequence above 16 bits of hash of what the operation is */
     order_line words;   /* struct cuda_row */
-    order_line buffers; /* the next operation's, once added to */
+    order_line buffers; /* becomes the next operation's state */
 };
 
 static __device__ __forceinline__ bool is_control_warp(void)
@@ -43,9 +43,9 @@ static __device__ __forceinline__ bool is_control_warp(void)
 }
 
 /* Bounds for the compiler: one block of the most threads a multiprocessor, so that a thread may
- * have up to 128 registers. BOUNDS_ANY is for the any-op forms of the kernels in lines. The grids
- * of their sums are limited by what fits of any form, so more registers there would make those
- * grids smaller. */
+ * have up to 128 registers. BOUNDS_ANY is for the any-op forms of the kernels in lines. The form
+ * that needs most registers limits the grids of all forms, so more registers there would make the
+ * grids of sums smaller. */
 #define BOUNDS     __launch_bounds__(CUDA_THREADS, 1)
 #define BOUNDS_ANY __maxnreg__(96)
 
@@ -57,7 +57,7 @@ static __device__ __forceinline__ bool is_control_warp(void)
         __VA_ARGS__(launch);                                                                       \
     }
 
-/* Workers are numbered through the launch. */
+/* Workers are numbered throughout the launch. */
 static __device__ __forceinline__ unsigned worker_index(void)
 {
     return blockIdx.x * (blockDim.x - CUDA_CONTROL_THREADS) + threadIdx.x - CUDA_CONTROL_THREADS;
@@ -79,7 +79,7 @@ static __device__ __forceinline__ void operation_begin(const cuda_launch &launch
     op.buffers = order_load_plain(&row->buffers);
 }
 
-/* The recorder's part that is the device's. */
+/* The device's part of the recorder. */
 static __device__ __forceinline__ device_trace *operation_device_trace(const cuda_launch &launch)
 {
     return (device_trace *)launch.host;
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void operation_stop(cuda_control *control)
         order_store_plain_u64(&control->rows[i].failed, 1);
 }
 
-/* The first thread that fails tells the host. All waits end. */
+/* Ends all waits. The first thread that fails tells the host. */
 static __device__ __noinline__ void operation_fail(const cuda_launch &launch, tutti_status status,
                                                    int peer, uint64_t sequence, order_line expected,
                                                    order_line seen)
@@ -151,12 +151,12 @@ static __device__ __forceinline__ bool header_differs(order_line header, uint64_
            (ahead == 0 && (header.low != ours.low || (uint32_t)header.high != (uint32_t)ours.high));
 }
 
-/* Lowest bit of the time that a wait keeps from one look to the next: the peer is gone, so the next
- * look at the line is the last. */
+/* The lowest bit of the time that a wait keeps between two checks: the peer is gone, so the next
+ * poll of the line is the last. */
 enum : uint64_t { WAIT_LAST_LOOK = 1 };
 
-/* The rank that is late where this rank waits for a peer: another rank that has not entered the
- * operation, if the peer has; the peer may wait for that rank, too. */
+/* The rank that is late when this rank waits for a peer. If the peer has entered the operation, it
+ * may wait, too: then the late rank is one that has not entered the operation. */
 static __device__ __forceinline__ int operation_late(const cuda_launch &launch, uint64_t sequence,
                                                      int peer)
 {
@@ -174,8 +174,8 @@ static __device__ __forceinline__ int operation_late(const cuda_launch &launch, 
 
 /*
  * Looks at everything that may end a long wait for a peer. `sequence` is 0 if none was announced.
- * Returns the value for the next call (0 at first), or 0 if the wait has failed. By value:
- * arguments by reference would live in memory.
+ * Returns the value for the next call (0 at first), or 0 if the wait has failed. Arguments are
+ * passed by value: references would force them into memory.
  */
 static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch &launch,
                                                                uint64_t sequence, int peer,
@@ -237,8 +237,8 @@ static __device__ __forceinline__ unsigned place_of(unsigned source, unsigned ow
 }
 
 /* The address to which a worker pushes: its line at `at` of this source, in a region of the p-th
- * peer's arena. Sources are `stride` bytes apart. `ready` is made of the addresses:
- * operation_begin(). */
+ * peer's arena. Sources are `stride` bytes apart. `ready` is computed from the
+ * addresses: operation_begin(). */
 template <bool PACKED, int LEAVES>
 static __device__ __forceinline__ void
 operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t stride,
@@ -265,9 +265,9 @@ static __device__ __forceinline__ void operation_push(unsigned char *const (&tar
 }
 
 /* Polls until the lines of the wanted peers have come, as `has_come` says. `slots` is the line of
- * the first source; sources are `stride` bytes apart. The loop has loads and compares alone: each
+ * the first source; sources are `stride` bytes apart. The loop has only loads and compares: each
  * further cycle delays every line. With few peers all addresses are computed before the loop, and a
- * peer that is not wanted has the line of one that is. Many addresses would not stay in registers,
+ * peer that is not wanted has the line of one that is. Many addresses would not fit in registers,
  * so they are computed at each poll. */
 template <bool PACKED, int LEAVES, typename HAS_COME>
 static __device__ __forceinline__ bool
@@ -349,7 +349,7 @@ static __device__ __forceinline__ void operation_announce(const cuda_launch &lau
 }
 
 /* Marks in the recorder that the operation has begun. Its end is not marked: one more store of a
- * worker behind its others costs 2 to 7 percent of a small operation. The begin of the next
+ * worker behind its others costs 2 to 7 percent of a small operation. The start of the next
  * operation shows the end. */
 static __device__ __forceinline__ void operation_mark(const cuda_launch &launch,
                                                       const operation &op)
@@ -363,7 +363,7 @@ static __device__ __forceinline__ void operation_mark(const cuda_launch &launch,
 }
 
 /* Compares the peers' headers of the last operation. Nothing waits for a header: one that the
- * peer's data has overtaken is not compared. A peer that is ahead has compared with ours before it
+ * peer's data has overtaken is not compared. A peer that is ahead has compared our header before it
  * went on. */
 static __device__ __forceinline__ void operation_compare_former(const cuda_launch &launch,
                                                                 uint64_t sequence)
@@ -392,8 +392,8 @@ static __device__ __forceinline__ void operation_advance(const cuda_launch &laun
 }
 
 /* All the work of the control warp. The workers arrive at the block's barrier when they have read
- * their row. The trigger lets the next launch come to the multiprocessors; that launch waits for
- * our end all the same. */
+ * their row. The trigger lets the next launch come to the multiprocessors; that launch still waits
+ * for our end. */
 static __device__ __forceinline__ void operation_control(const cuda_launch &launch,
                                                          const operation &op)
 {
@@ -409,7 +409,7 @@ static __device__ __forceinline__ void operation_control(const cuda_launch &laun
         operation_compare_former(launch, op.sequence);
 }
 
-/* The begin of a kernel by tiles. Does the work of the control warp. Returns true to the workers,
+/* The start of a kernel with tiles. Does the work of the control warp. Returns true to the workers,
  * unless the communicator has failed. */
 static __device__ __forceinline__ bool operation_begin_tiles(const cuda_launch &launch,
                                                              operation &op)

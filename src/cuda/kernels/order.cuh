@@ -13,7 +13,7 @@ struct order_line {
     uint64_t low, high;
 };
 
-/* Between devices; orders nothing but itself. */
+/* Between devices, relaxed: orders no other access. */
 static __device__ __forceinline__ void order_store_line(void *to, order_line line)
 {
     asm volatile(
@@ -32,7 +32,7 @@ static __device__ __forceinline__ order_line order_load_line(const void *from)
     return line;
 }
 
-/* The same if asked for, else all zero: a predicate is cheaper than a branch. */
+/* The same if wanted, else all zero: a predicate is cheaper than a branch. */
 static __device__ __forceinline__ order_line order_load_line_if(bool wanted, const void *from)
 {
     order_line line = {0, 0};
@@ -137,8 +137,8 @@ static __device__ __forceinline__ void order_grid_wait(void)
 #endif
 }
 
-/* The same, but not before `ready`, which is not 0, is known. So what `ready` is made of is
- * computed while earlier work still runs. */
+/* The same, but not before `ready`, which is not 0, is known. So the values behind
+ * `ready` are computed while earlier work still runs. */
 static __device__ __forceinline__ void order_grid_wait_after(uint64_t ready)
 {
 #if __CUDA_ARCH__ >= 900
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void order_grid_wait_after(uint64_t ready)
 #endif
 }
 
-/* The next launch may come to the multiprocessors; it still waits above for our end. */
+/* Lets the next launch come to the multiprocessors; order_grid_wait() still waits for our end. */
 static __device__ __forceinline__ void order_grid_trigger(void)
 {
 #if __CUDA_ARCH__ >= 900

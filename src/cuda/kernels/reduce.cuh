@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Units of 8 or 16 bytes: from the caller's memory, through the canonical tree, and back. numeric.h
- * says what a number is; this file, how numbers lie in a unit. Kernels for one operation and world
+ * defines numbers; this file says how numbers lie in a unit. Kernels for one operation and world
  * size are unrolled. The others go through one loop element by element, so that forty operations
  * and dtypes fit into a library.
  */
@@ -62,7 +62,7 @@ NUMERIC_FLOAT_MAP(DTYPE_FLOAT)
 #define DTYPE_INTEGER(T, type, wide, quotient) DTYPE(T, T, type, type, x, size, DTYPE_BIT_CASES)
 NUMERIC_INTEGER_MAP(DTYPE_INTEGER)
 
-/* Elements are 0 or 1 after the load. */
+/* After a load every element is 0 or 1. */
 struct dtype_b8 : dtype_u8 {
     static __device__ __forceinline__ acc load(element x)
     {
@@ -76,7 +76,8 @@ struct dtype_b8 : dtype_u8 {
     }
 };
 
-/* The device converts 16-bit floats itself, two at a time, as numeric.h does but for NaN. */
+/* The device converts 16-bit floats itself, two at a time. The results are those of
+ * numeric.h, except for NaN. */
 #define DTYPE_PAIR(cvt, nan)                                                                       \
     static __device__ __forceinline__ uint32_t store_pair(acc low, acc high)                       \
     {                                                                                              \
@@ -158,7 +159,7 @@ static __device__ __forceinline__ uint64_t element_bits(typename D::element elem
     return bits;
 }
 
-/* Whole and aligned ones. */
+/* For whole, aligned units. */
 template <int WORDS>
 static __device__ __forceinline__ unit<WORDS> unit_load(const unsigned char *from)
 {
@@ -203,10 +204,10 @@ template <typename D, int WORDS> struct operands {
         return (count + ELEMENTS - 1) / ELEMENTS;
     }
 
-    /* Where a unit is, and how much of it. */
+    /* Where a unit is, and how many elements it has. */
     struct spot {
         uint64_t offset;
-        uint32_t elements; /* 0 where the operands have ended */
+        uint32_t elements; /* 0 behind the end of the operands */
 
         __device__ __forceinline__ uint64_t ready() const
         {
@@ -271,7 +272,7 @@ template <typename D, int WORDS> struct operands {
         unit_store(s.to, u);
     }
 
-    /* The same inlined, since a call there would keep registers from being used. */
+    /* The same, inlined: a call would leave fewer registers for use. */
     __device__ __forceinline__ unit<WORDS> load(uint64_t at) const
     {
         const spot s = spot_of<false>(at);
@@ -293,7 +294,7 @@ template <typename D, int WORDS> struct operands {
     static constexpr int PER_WORD = 8 / sizeof(typename D::element);
     static constexpr int BITS = 8 * sizeof(typename D::element);
 
-    /* So many elements at once: one after the other each takes the latency of memory. */
+    /* Loads AT_ONCE elements at once: one at a time, each would take the latency of memory. */
     template <int AT_ONCE>
     static __device__ __forceinline__ unit<WORDS> load_elements(const unsigned char *from,
                                                                 uint32_t left)
@@ -324,7 +325,7 @@ template <typename D, int WORDS> struct operands {
                     element[w * PER_WORD + e] = bits_element<D>(u.word[w] >> (e * BITS));
     }
 
-    /* Not inlined, so that aligned whole units are quicker: 0.1 us in one-shot. */
+    /* Not inlined, so that whole, aligned units are faster: by 0.1 us in one-shot. */
     static __device__ __noinline__ unit<WORDS> load_apart(const unsigned char *from, uint32_t left)
     {
         return load_elements<PER_WORD>(from, left);
@@ -389,7 +390,7 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
 
     static constexpr bool IN_PLACE = SUM_OF && (SUM_OF & (SUM_OF - 1)) == 0;
 
-    /* As launch_leaf() says, of registers. */
+    /* launch_leaf() for values in registers. */
     static __device__ __forceinline__ uint64_t leaf_word(const unit<WORDS> (&x)[LEAVES], int l,
                                                          int w, int place)
     {
@@ -454,7 +455,7 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
 
 /* ---- partial results ------------------------------------------------------------------------- */
 
-/* A unit's elements in the accumulation type: as many units as that type is wider. */
+/* A unit's elements in the accumulation type. They take WIDER units. */
 template <typename D, int WORDS> struct partial {
     static constexpr int WIDER = sizeof(typename D::acc) / sizeof(typename D::element);
     unit<WORDS> part[WIDER];
@@ -481,7 +482,7 @@ static __device__ __forceinline__ void partial_store(unsigned char *to, uint64_t
         unit_store(to + i * plane, sum.part[i]);
 }
 
-/* One element: in a word of the unit, and in one of its partial result. */
+/* Where an element is: in a word of the unit, and in a word of its partial result. */
 struct place {
     int word, shift;
     int partial_word, partial_shift;
@@ -520,7 +521,7 @@ static __device__ __forceinline__ typename D::acc input_at(const unit<WORDS> &fr
     return launch.op == OP_PREMUL_SUM ? D::scale(value, launch.scalar) : value;
 }
 
-/* The partial result whose elements `value` gives, by their places. */
+/* The partial result. `value` gives its elements by their places. */
 template <typename D, int WORDS, typename VALUE>
 static __device__ __forceinline__ partial<D, WORDS> partial_of(VALUE value)
 {
@@ -534,7 +535,7 @@ static __device__ __forceinline__ partial<D, WORDS> partial_of(VALUE value)
     return to;
 }
 
-/* The result: the same, averaged and rounded. */
+/* The result. `value` gives its elements, which are then averaged and rounded. */
 template <typename D, int WORDS, typename VALUE>
 static __device__ __forceinline__ unit<WORDS> result_of(const cuda_launch &launch, VALUE value)
 {

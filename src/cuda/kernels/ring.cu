@@ -3,8 +3,8 @@
  * Chunked ring, for ranks with links between neighbours alone: data goes to the next rank.
  * An operation is cut into a chunk for each rank. Chunk c starts at the rank at place c as a
  * partial result in the accumulation type. Each step adds the input of one rank. The last rank
- * rounds once, and the result goes round again. So all ranks get the same bits: those of one chain
- * of additions a chunk, not those of the canonical tree.
+ * rounds once, and the result goes round again. So all ranks get the same bits, but
+ * not those of the canonical tree: each chunk is one chain of additions.
  *
  * The units of a chunk are cut into tiles. Block b serves tiles b, b + grid, ... of every chunk. In
  * turn t tile k is at step t - k: a turn moves every tile under way one rank further. A step writes
@@ -14,7 +14,7 @@
  *
  * A place is free when it is written. Turn t comes after turn t - 1 of the next rank, which has
  * read what turn t - 2 wrote there; and after that rank has begun, when all of earlier operations
- * had been read. A rank knows nothing else of the others, so the tiles of hop 1, with which other
+ * had been read. A rank knows nothing else of the others. So the tiles of hop 1, with which other
  * kernels begin, stay unchanged.
  */
 #include "cuda/kernels/tiles.cuh"
@@ -24,7 +24,7 @@ namespace
 
 constexpr unsigned TURNS = TILING_RING_TURNS;
 
-/* A rank's way through an operation. */
+/* A rank's part in an operation. */
 template <typename D> struct course {
     static constexpr unsigned WIDER = partial<D, 2>::WIDER;
 
@@ -54,7 +54,7 @@ template <typename D> struct course {
         return at < chunk ? c * chunk + at : units;
     }
 
-    /* Where what a step hands on in a turn is. */
+    /* Where the message of a step in a turn lies. */
     __device__ __forceinline__ unsigned char *spot(cuda_arena *arena, unsigned turn, int step,
                                                    unsigned i) const
     {
@@ -63,7 +63,7 @@ template <typename D> struct course {
         return arena->tiles[1] + ((messages * planes + plane) * tile + i) * CUDA_LINE;
     }
 
-    /* One unit's step: from the rank before, to the rank behind. */
+    /* One unit's step: from the previous rank to the next rank. */
     __device__ __forceinline__ void step_unit(unsigned turn, int step, unsigned i,
                                               uint64_t at) const
     {
@@ -112,7 +112,7 @@ template <typename D> struct course {
         }
     }
 
-    /* Waits until the data of the rank before, of its last turn, has come, and the next rank has
+    /* Waits until the previous rank's data of its last turn has arrived, and the next rank has
      * ended that turn. */
     __device__ __forceinline__ bool turn_hear(unsigned turn) const
     {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A kernel that makes its stream wait until the host sets a word. One thread polls a word of pinned
- * memory and sleeps between two polls. So it costs one slot of one multiprocessor and little of the
- * bus. The host sets the word however the operation ends. The deadline is for a host that does not.
+ * memory and sleeps between two polls. So it costs one slot of one multiprocessor and little bus
+ * bandwidth. The host sets the word however the operation ends. The deadline is for a host that
+ * does not.
  *
  * CUDA calls that wait for all streams, such as cuMemFree, wait for this kernel too, and meanwhile
  * hold up the copies for which the kernel waits. Nothing on the host notices that. So the kernel

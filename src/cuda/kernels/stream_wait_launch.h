@@ -14,8 +14,8 @@ enum {
     CUDA_FENCE_WAITS = 24,
 };
 
-/* Pinned: the words of one operation at a time. Each word has one writer, who writes `number`, the
- * operation's number from its fence, when the event has happened. */
+/* Pinned: the words of one operation at a time. A writer stores the operation's number from its
+ * fence when the event has happened. Every word but wait_expired has one writer. */
 struct cuda_fence_words {
     uint64_t come[CUDA_FENCE_STREAMS]; /* written by the caller's streams when they have passed the
                                           call: L1 */
@@ -32,7 +32,7 @@ struct cuda_calls {
     uint32_t ended;
 };
 
-/* Passed by value. A time of UINT64_MAX never ends. */
+/* Passed by value. A time of UINT64_MAX means no limit. */
 struct cuda_stream_wait_launch {
     const uint32_t *open;
     uint32_t *ended;

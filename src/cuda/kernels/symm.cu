@@ -15,8 +15,8 @@ namespace
 
 enum { LOOK_POLLS = 256 }; /* between two looks at what may end a wait */
 
-/* Lowest bit of the time that a wait keeps from one look to the next: the peer is gone, so the next
- * look at the word is the last. */
+/* The lowest bit of the time that a wait keeps between two checks: the peer is gone, so the next
+ * poll of the word is the last. */
 enum : uint64_t { LAST_LOOK = 1 };
 
 /* Ends all waits of this rank; all later calls do nothing. The first to fail tells the host. */
@@ -72,8 +72,8 @@ __device__ __noinline__ uint64_t keep_waiting(const cuda_symm_launch &launch, in
 }
 
 /* Changes the signal of rank `from` in the pad of `owner`; one of the two is the peer. Returns
- * false if it could not, which has been reported. start_ns is the begin of the call, 0 before it
- * has waited. */
+ * false, after a report, if it could not. start_ns is when the call began to wait; 0: it has not
+ * waited. */
 __device__ __forceinline__ bool turn(const cuda_symm_launch &launch, int owner, int from, int peer,
                                      uint32_t awaited, uint64_t &start_ns)
 {
@@ -91,7 +91,7 @@ __device__ __forceinline__ bool turn(const cuda_symm_launch &launch, int owner, 
     return true;
 }
 
-/* Behind all other launches: their stores are there before peers read this. */
+/* Runs behind all other launches: peers see their stores before this one. */
 __device__ __forceinline__ void leave(cuda_symm_tail *own)
 {
     order_store_u32(&own->failed, 1);
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_SYMM_THREADS)
     }
     if (!launch.counted)
         return;
-    /* All stores of the block are there: the host may free the memory. */
+    /* All stores of the block have arrived: the host may free the memory. */
     order_fence(); /* V4 pairs V4a */
     __syncwarp();
     if (thread == 0)

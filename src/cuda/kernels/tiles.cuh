@@ -12,9 +12,10 @@
  * (hop 1: U1, hop 2: U2): the data, a barrier, a fence, the line. Its acquire (U1a, U2a): the line,
  * a fence, a barrier, the data.
  *
- * A slot is free when it is written. Hop 1, tile k: in turn k - 1 this block wrote tile k - 3 out,
- * so the owner had reduced it. Hop 2, tile k: the owner has seen the arrival count of hop 1 for
- * tile k. We sent it in turn k, after turn k - 1, in which we wrote tile k - 3 out.
+ * A slot is free when it is written. Hop 1, tile k: in turn k - 1 this block wrote the results of
+ * tile k - 3 to the output, so the owner had reduced that tile. Hop 2, tile k: the owner has seen
+ * the arrival count of hop 1 for tile k. We sent it in turn k, after turn k - 1, in which we wrote
+ * tile k - 3 to the output.
  */
 #ifndef TUTTI_CUDA_TILES_CUH
 #define TUTTI_CUDA_TILES_CUH
@@ -58,7 +59,7 @@ tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, 
 
 /* ---- arrival counts -------------------------------------------------------------------------- */
 
-/* Tells a rank that tile k of this hop has come from this rank. */
+/* Tells a rank that tile k of this hop has arrived from this rank. */
 static __device__ __forceinline__ void arrivals_tell(const cuda_launch &launch, const operation &op,
                                                      int hop, int peer, unsigned k)
 {
@@ -67,7 +68,7 @@ static __device__ __forceinline__ void arrivals_tell(const cuda_launch &launch, 
                      {(uint64_t)k + 1, op.flag});
 }
 
-/* Waits until a rank's tile k of this hop has come. An arrival count of the next operation (its
+/* Waits until a rank's tile k of this hop has arrived. An arrival count of the next operation (its
  * number wraps in 48 bits) says the same: a rank that counts for the next operation has ended this
  * one, and no rank ends the next before this rank has entered it. */
 static __device__ __forceinline__ bool arrivals_hear(const cuda_launch &launch, const operation &op,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How the kernels that go by tiles cut an operation. Tiles are of units of 16 bytes, whole warps of
- * them. Compiles as C11 and as CUDA: the host computes grids and the tests check the cut.
+ * How the kernels with tiles cut an operation. A tile has units of 16 bytes, for whole warps.
+ * Compiles as C11 and as CUDA: the host computes grids and the tests check the cut.
  */
 #ifndef TUTTI_CUDA_TILING_H
 #define TUTTI_CUDA_TILING_H
@@ -10,8 +10,8 @@
 
 enum {
     TILING_QUAD = 4,       /* of a hybrid cube mesh */
-    TILING_RING_TURNS = 2, /* of which a ring keeps the messages */
-    /* Of 8 bytes, that a mesh hands on in two hops; what is more goes by tiles. */
+    TILING_RING_TURNS = 2, /* turns whose messages a ring keeps */
+    /* The most lines, of 8 bytes of data, that a mesh sends in two hops; others use tiles. */
     TILING_MESH_LINES = CUDA_FLAGGED_BYTES / CUDA_HALVES / CUDA_RANKS / CUDA_LINE,
 };
 
@@ -21,7 +21,7 @@ LAUNCH_FN unsigned tiling_two_shot(int size)
     return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / CUDA_TILE_SLOTS / CUDA_LINE / size / 32 * 32;
 }
 
-/* ... of the mesh, a worker's each, where partial results are `wider` times as wide as elements. */
+/* ... of the mesh, one a worker, where partial results are `wider` times as wide as elements. */
 LAUNCH_FN unsigned tiling_mesh(unsigned workers, int wider)
 {
     const unsigned most = CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / CUDA_TILE_SLOTS / CUDA_LINE /
@@ -36,7 +36,7 @@ LAUNCH_FN unsigned tiling_ring_plane(unsigned step, unsigned turning, unsigned w
     return step < turning ? step * wider : turning * wider + (step - turning);
 }
 
-/* ... of the ring, whose messages of a turn have so many planes. */
+/* ... of the ring; a turn's messages have `planes` planes. */
 LAUNCH_FN unsigned tiling_ring(unsigned planes)
 {
     return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / TILING_RING_TURNS / CUDA_LINE / planes / 32 * 32;
@@ -49,7 +49,7 @@ LAUNCH_FN uint64_t tiling_ring_chunk(uint64_t count, unsigned size, unsigned ele
     return ((count + line - 1) / line + size - 1) / size * line;
 }
 
-/* How many tiles of all of them a block has. */
+/* How many of all tiles a block has. */
 LAUNCH_FN unsigned tiling_tiles(uint64_t all, unsigned block, unsigned blocks)
 {
     return all > block ? (all - block - 1) / blocks + 1 : 0;

@@ -24,9 +24,9 @@
 namespace
 {
 
-/* Up to so many ranks, registers hold everything at once. Kernels of more ranks load what step 2
- * pushes in step 2, not before step 1 waits; keep a thread's own unit in shared memory, which no
- * other thread reads; and compute the address of a peer's line where they use it. */
+/* Up to this many ranks, registers hold everything at once. Kernels for more ranks load the data of
+ * step 2 in step 2, not before step 1 waits. They keep a thread's own unit in shared memory, which
+ * no other thread reads, and compute the address of a peer's line where they use it. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int EARLY_LEAVES = 3; /* nvcc 13.0 takes more registers there */
 #else
@@ -62,7 +62,7 @@ template <int LEAVES> struct pushes {
     }
 };
 
-/* The pipe with which an operation of so many turns begins; `buffers` is the word of the state for
+/* The pipe with which an operation of `turns` turns begins; `buffers` is the word of the state for
  * the next operation. */
 __device__ __forceinline__ unsigned pipes_take(uint64_t *buffers, unsigned turns)
 {
@@ -198,7 +198,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
 
 } // namespace
 
-/* Two units a turn where there is but one peer, so that a turn moves as many bytes. */
+/* Two units a turn if there is only one peer, so that a turn moves as many bytes. */
 #define DEPTH_OF(sum_of) ((sum_of) == 2 ? 2 : 1)
 
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
@@ -207,8 +207,8 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_SUMS(KERNEL)
 
-/* Those of floats are for arenas in the host's memory: a line that is emptied there crosses PCIe
- * once more. */
+/* The tile kernels of floats are for arenas in host memory: a line that is emptied there crosses
+ * PCIe once more. */
 #define KERNEL_OF_TILES(name, T, SUM_OF, suffix)                                                   \
     KERNEL_DEFINE(BOUNDS, two_shot_tiles_##name##suffix, two_shot_tiles<dtype_##T>)
 KERNELS_OF_FLOATS(KERNEL_OF_TILES)

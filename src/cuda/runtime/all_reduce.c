@@ -21,8 +21,8 @@ static bool context_is_broken(struct cuda_group *group)
     return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
 }
 
-/* Ends a call that failed. The peers wait for this rank's operation. In a broken context it never
- * comes, so the communicator fails. */
+/* Ends a call that failed. The peers wait for this rank's operation. In a broken context the
+ * operation never comes, so the communicator fails. */
 static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_group *group,
                                                                  enum tutti_status status)
 {
@@ -36,8 +36,8 @@ static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_gro
     return broken ? cuda_launch_failed(group, status, cuda_group_sequence(group) + 1) : status;
 }
 
-/* Completes the launch template. A request with the communicator's own time-out leaves it to the
- * page, so that a graph does not keep it. */
+/* Completes the launch template. For a request with the communicator's own time-out, kernels read
+ * the time-out from the page, so that a graph does not keep it. */
 static struct cuda_launch launch_make(const struct cuda_group *group, const struct request *request)
 {
     struct cuda_launch launch = group->launch;
@@ -65,7 +65,7 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
     return functions[CUDA_SUM];
 }
 
-/* Also of an all-reduce without elements. */
+/* Enqueues a barrier, also for an all-reduce without elements. */
 static enum tutti_status barrier_enqueue(struct cuda_group *group, const struct request *request,
                                          tutti_stream_t stream)
 {
@@ -81,8 +81,8 @@ static enum tutti_status barrier_enqueue(struct cuda_group *group, const struct 
                         });
 }
 
-/* Records an operation if it was enqueued. A captured operation has no number, so that the sequence
- * is the one before the call. */
+/* Records an operation if it was enqueued. A captured operation has no number; its record has the
+ * sequence before the call. */
 static inline enum tutti_status ended(struct cuda_group *group, struct request *request,
                                       uint64_t former, enum tutti_status status)
 {
@@ -164,7 +164,7 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
     }
     if (choice->algo == TUTTI_ALGO_NONE && table_reason)
         choice->reason = table_reason;
-    if (!rules->strict) /* which has the roots' names only */
+    if (!rules->strict) /* strict mode names one_shot or two_shot, no kernel */
         choice->algo = algo;
     return status;
 }

@@ -2,8 +2,8 @@
 /*
  * Every byte that two ranks of a CUDA communicator share: one arena for each rank, one physical
  * allocation, mapped by all. Peers push: a peer writes here, the owner alone reads. Where devices
- * do not reach each other the arena is host memory and ends behind the tiles; the owner's control
- * words are on its device all the same. docs/layout.md explains the arena; docs/ordering.md says
+ * do not reach each other the arena is host memory and ends behind the tiles, but the owner's
+ * control words are on its device. docs/layout.md explains the arena; docs/ordering.md says
  * why each word is free when it is written. Compiles as C11 and as CUDA.
  *
  * The operations of a communicator have a 64-bit sequence, equal on all ranks. It is kept in device
@@ -19,9 +19,9 @@
 
 enum {
     CUDA_RANKS = 8,
-    CUDA_BLOCKS = 512,         /* the most of a launch */
-    CUDA_CONTROL_THREADS = 32, /* of the threads of a block: operation.cuh */
-    CUDA_WORKERS = 480,        /* the most of a block: the other threads */
+    CUDA_BLOCKS = 512,         /* at most, in a launch */
+    CUDA_CONTROL_THREADS = 32, /* in each block: operation.cuh */
+    CUDA_WORKERS = 480,        /* at most, in a block: the other threads */
     CUDA_THREADS = CUDA_WORKERS + CUDA_CONTROL_THREADS,
     CUDA_LINE = 16,                       /* bytes: one store, one poll */
     CUDA_PROBE_THREADS = 32 * CUDA_RANKS, /* a warp a peer, a line a thread */
@@ -30,7 +30,7 @@ enum {
     CUDA_BUFFERS = 3, /* of lines, in turn */
     CUDA_ONE_SHOT_BYTES = 3 << 19,
     CUDA_TWO_SHOT_BYTES = 8 << 20,
-    CUDA_TILE_BLOCKS = 128, /* of a launch that goes by tiles, at most */
+    CUDA_TILE_BLOCKS = 128, /* of a launch with tiles, at most */
     CUDA_TILE_SLOTS = 3,
     CUDA_TILES_BYTES = 9 << 19, /* of each hop */
     CUDA_PIPES = 3,             /* of pieces, in turn */
@@ -44,14 +44,14 @@ struct cuda_flagged {
     uint64_t flag;
 };
 
-/* What travels with every operation (promise 4): the last two per source, by parity. */
+/* Sent with every operation (promise 4); an arena keeps the last two of each source, by parity. */
 struct cuda_header {
     uint64_t signature; /* signature.h */
     uint32_t parameter;
     uint32_t sequence; /* its low 32 bits */
 };
 
-/* The number of tiles that have come, for each hop, block and source. */
+/* The number of tiles that have arrived, for each hop, block and source. */
 struct cuda_arrival_count {
     uint64_t tiles;
     uint64_t flag;
@@ -63,7 +63,7 @@ struct cuda_meeting {
     uint64_t subset; /* hash of the subset's ranks */
 };
 
-/* Of the lines of one algorithm. */
+/* The state of one algorithm's lines. */
 struct cuda_buffer_state {
     uint16_t buffer; /* of the last use */
     uint16_t pipe;   /* two-shot: where the next pipelined use begins */
@@ -87,10 +87,10 @@ struct cuda_control {
     struct cuda_header former[2]; /* what the owner's last two operations were, by parity */
     uint64_t meetings[CUDA_RANKS];
     uint32_t claimed; /* the first to fail writes the record in struct cuda_host */
-    uint32_t failed;  /* every wait looks here; never cleared */
+    uint32_t failed;  /* every wait reads it; never cleared */
     uint64_t
         look_ns;   /* when a thread may next read the host's words over PCIe: one thread for all */
-    uint32_t gone; /* as the host last said: struct cuda_host */
+    uint32_t gone; /* a copy of the host's `gone`: struct cuda_host */
     unsigned char pad[256 - 116];
 };
 
@@ -112,7 +112,7 @@ struct cuda_arena {
     unsigned char pipes[CUDA_PIPES][2][CUDA_PIPE_BYTES]; /* [piece][hop]: [source][unit]; emptied */
 };
 
-/* Of an arena in the host's memory. */
+/* The size of an arena in host memory. */
 #define CUDA_STAGED_BYTES offsetof(struct cuda_arena, one_shot)
 
 /* Host memory of one rank, mapped on its device only. A struct device_trace begins with it. */
@@ -120,11 +120,11 @@ struct cuda_host {
     /* The host writes, the device polls while it waits. */
     uint32_t stop; /* enum tutti_status: end every wait with it */
     int32_t stop_peer;
-    uint64_t timeout_ns; /* of operations that name none; 0 never ends */
-    uint32_t gone;       /* bit r: rank r is gone: a wait for it looks once more, then PEER_DEAD */
+    uint64_t timeout_ns; /* of operations without their own; 0: none */
+    uint32_t gone;       /* bit r: rank r is gone; a wait for it polls once more, then PEER_DEAD */
     unsigned char pad[64 - 20];
     /* The device writes, once. */
-    uint32_t failed; /* the rest is there */
+    uint32_t failed; /* 1: the record is complete */
     int32_t status;
     int32_t peer;
     uint32_t parameters[2]; /* expected, seen */

@@ -66,7 +66,7 @@ void cuda_captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode 
 {
     *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (driver->capture_mode_exchange(mode) != CUDA_SUCCESS)
-        *mode = CU_STREAM_CAPTURE_MODE_GLOBAL; /* every thread's at first */
+        *mode = CU_STREAM_CAPTURE_MODE_GLOBAL; /* the default of a thread */
 }
 
 void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
@@ -157,7 +157,7 @@ enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream 
     enum tutti_status status = CUDA_CALL(driver, event_record, event, stream);
     if (status == TUTTI_OK)
         status = cuda_event_await(driver, event, device, deadline);
-    /* What is on the stream must be over before its memory goes. It is short, being ours. */
+    /* The work must end before its memory is freed. It is our own work, so it is short. */
     if (status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT)
         driver->stream_synchronize(stream);
     return status;

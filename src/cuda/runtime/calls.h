@@ -16,7 +16,7 @@ static inline enum tutti_status cuda_check(const struct cuda_driver *driver, CUr
                                                        : cuda_failed(driver, result, call);
 }
 
-/* Calls a function of the driver, by its member of struct cuda_driver, and checks its result. */
+/* Calls a driver function, named by its member of struct cuda_driver, and checks its result. */
 #define CUDA_CALL(driver, member, ...)                                                             \
     cuda_check((driver), (driver)->member(__VA_ARGS__), cuda_names.member)
 
@@ -31,13 +31,13 @@ static inline uint64_t cuda_timeout_ns(int64_t timeout_ms)
                                                               : (uint64_t)timeout_ms * 1000000;
 }
 
-/* Memory, as the driver has it: pinned memory has the same address on the device. */
+/* An address in the driver's type; pinned memory has the same address on the device. */
 static inline CUdeviceptr cuda_address(const void *memory)
 {
     return (CUdeviceptr)(uintptr_t)memory;
 }
 
-/* A stream as the driver has it. */
+/* A stream in the driver's type. */
 static inline CUstream cuda_stream_of(tutti_stream_t stream)
 {
     return stream == TUTTI_STREAM_DEFAULT ? CU_STREAM_LEGACY : (CUstream)(void *)stream;
@@ -50,11 +50,11 @@ enum tutti_status cuda_context_enter(const struct cuda_driver *driver, CUcontext
                                      bool *pushed);
 void cuda_context_leave(const struct cuda_driver *driver, bool pushed);
 
-/* Between the two, calls of this thread do not disturb captures that any thread has under way. */
+/* Between these two calls, no call of this thread disturbs a capture of any thread. */
 void cuda_captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode);
 void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode);
 
-/* Both: for calls in a context that make, free or ask something. Returns CUDA. */
+/* Enters the context and ignores captures: for calls that create, free or query. Returns CUDA. */
 struct cuda_visit {
     CUstreamCaptureMode mode;
     bool pushed;
@@ -67,7 +67,7 @@ void cuda_visit_end(const struct cuda_driver *driver, struct cuda_visit *visit);
  * Returns CUDA, also for a capture that an error has spoiled. */
 enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, uint64_t *id,
                                   CUgraph *graph);
-/* Within the stream's context. Returns DECLINED, with this reason, if the stream is being captured,
+/* Within the stream's context. Returns DECLINED, with this reason (the stream is being captured),
  * CUDA. */
 enum tutti_status cuda_uncaptured_check(const struct cuda_driver *driver, CUstream stream,
                                         const char *why);
@@ -75,13 +75,13 @@ enum tutti_status cuda_uncaptured_check(const struct cuda_driver *driver, CUstre
 /* ---- streams and pinned memory --------------------------------------------------------------- */
 
 /* Makes a stream of ours and an event, without an order to any other stream. On failure the caller
- * destroys what there is. Returns CUDA. */
+ * destroys what was created. Returns CUDA. */
 enum tutti_status cuda_own_create(const struct cuda_driver *driver, CUstream *stream,
                                   CUevent *event);
 /* Polls the event until the deadline. Returns TIMEOUT, CUDA. */
 enum tutti_status cuda_event_await(const struct cuda_driver *driver, CUevent event, CUdevice device,
                                    int64_t deadline);
-/* Waits for what is on a stream of ours, by an event of ours. Returns TIMEOUT, CUDA. */
+/* Waits for the work on a stream of ours, with an event of ours. Returns TIMEOUT, CUDA. */
 enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,
                                      CUevent event, CUdevice device, int64_t deadline);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a CUDA communicator says of itself: device, memory, plan. */
+/* Describes a CUDA communicator: device, memory, plan. */
 #include "base/text.h"
 #include "cuda/runtime/group_internal.h"
 

@@ -15,7 +15,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* A wait that the kernel has not told of for so many looks is over: one second. */
+/* A wait that the kernel has not reported for this many looks is over: one second. */
 enum { SILENT_LOOKS = 50 };
 
 static_assert(offsetof(struct record_page, device_trace) % CUDA_LINE == 0, "whole lines");
@@ -53,7 +53,7 @@ static void clocks_compare(struct cuda_group *group, uint64_t device_ns)
 
 void cuda_device_trace_begin(struct cuda_group *group)
 {
-    /* Relaxed, also below: what the device wrote is over here, or for reports. */
+    /* Relaxed, also below: the device has ended its write, or the word is only for reports. */
     group->looked_ns = order_load_relaxed_u64(&group->device_trace->wait.looked_ns);
     clocks_compare(group, group->looked_ns);
     group->silent_looks = SILENT_LOOKS + 1;

@@ -32,7 +32,7 @@ static int version_of(const struct cuda_driver *driver)
     return version;
 }
 
-/* Not by cuGetProcAddress(), which chooses the interface at run time by a version number. */
+/* Does not use cuGetProcAddress(), which chooses the interface at run time by a version number. */
 static enum tutti_status find_symbols(void *library, const char *file, struct cuda_driver *driver)
 {
     enum { COUNT = sizeof(struct cuda_names) / sizeof(char *) };

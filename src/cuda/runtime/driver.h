@@ -4,10 +4,10 @@
  * knows its name. A machine without it has the CPU back end.
  *
  * Functions are found by the names of their symbols, version included (cuStreamGetCaptureInfo_v3):
- * such a name is one interface for good, and it gives the function its type. A driver that lacks a
- * name is declined with that name. A driver for CUDA 12.4 has all names; the kernels need a driver
- * for CUDA 13, unless a ptxas of CUDA 12 has assembled them. A child of fork() is declined once its
- * parent has opened the driver.
+ * the interface of such a name never changes, so the name determines the function's type. A driver
+ * that lacks a name is declined; the message has the name. A driver for CUDA 12.4 has all names.
+ * The kernels need a driver for CUDA 13, unless a ptxas of CUDA 12 has assembled them. A child of
+ * fork() is declined once its parent has opened the driver.
  */
 #ifndef TUTTI_CUDA_DRIVER_H
 #define TUTTI_CUDA_DRIVER_H
@@ -37,7 +37,7 @@ extern const struct cuda_names {
 } cuda_names;
 
 /*
- * Opens libcuda on the first call, never closes it. From any thread. TUTTI_CUDA_LIBRARY names
+ * Opens libcuda on the first call, never closes it. For any thread. TUTTI_CUDA_LIBRARY names
  * another file than libcuda.so.1. Returns DECLINED and says what is missing: no library, no device,
  * a driver that is too old, no kernels in this build. A child of fork() after the first success
  * gets DECLINED, because CUDA does not survive a fork.

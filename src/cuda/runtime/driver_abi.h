@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Functions of the CUDA driver that the library calls, each under the name of its symbol in
- * libcuda.so.1, version included. Such a name is one interface for ever. All of them are in a
+ * libcuda.so.1, version included. The interface of such a name never changes. All of them are in a
  * driver for CUDA 12.4. tests/cuda/driver_more.h has those that only the tests call.
  *
  * tests/build/driver_abi.sh has a compiler compare each declaration with the toolkit's.

@@ -2,7 +2,7 @@
 /*
  * Types and numbers of the CUDA driver's binary interface: those that this tree uses, under the
  * names that CUDA's documentation gives them. They are facts of the interface of libcuda.so.1 on
- * 64-bit Linux, which does not change. So the host code needs no CUDA toolkit.
+ * 64-bit Linux, which does not change. With them the host code needs no CUDA toolkit.
  *
  * tests/build/driver_abi.sh compares each value, size and offset with the toolkit's cuda.h, and
  * reads this file line by line: one number or one member a line, each number written out.
@@ -153,7 +153,7 @@ typedef struct {
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Only pointers to it are passed, and those are NULL. */
+/* Tutti passes only pointers to it, and all of them are NULL. */
 typedef enum {
     CU_JIT_MAX_REGISTERS = 0,
 } CUjit_option;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Faults of a communicator. A kernel that fails writes a record into the pinned page. This file
- * turns the record into the fault of the host group, which all ranks see. The other way, a fault of
- * the host group ends the waits of this rank's kernels.
+ * turns the record into the fault of the host group, which all ranks see. In the other direction,
+ * a fault of the host group ends the waits of this rank's kernels.
  */
 #include "base/error.h"
 #include "base/order.h"

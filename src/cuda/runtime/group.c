@@ -3,11 +3,11 @@
  * Creation and end of a CUDA communicator.
  *
  * Creation: every rank makes its arena, empties it and loads its kernels. Then the ranks exchange
- * arenas as descriptors and map them. Each rank pushes a pattern to every peer, which waits for it.
- * So a link that does not work is found here; if there is one, all ranks begin again with arenas in
- * host memory. The ranks agree on grids: a
- * block that waits for a peer's block needs that block to run, so all blocks must fit at once on
- * the smallest device. All ranks agree on the status of each step.
+ * arenas as descriptors and map them. Each rank pushes a pattern to every peer and waits for the
+ * patterns of the peers. This finds a link that does not work; all ranks then begin again with
+ * arenas in host memory. The ranks agree on grids: a block that waits for a peer's block needs that
+ * block to run, so all blocks must fit at once on the smallest device. All ranks agree on the
+ * status of each step.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -24,12 +24,12 @@
 #include <unistd.h>
 
 enum {
-    PROBE_MS = 2000, /* time for a pattern to come from a peer that is there */
-    LINGER_MS = 2000 /* time for operations to notice that they are to end */
+    PROBE_MS = 2000, /* time for a peer's pattern to arrive */
+    LINGER_MS = 2000 /* time for operations to see `stop` and end */
 };
 
-/* Pinned. Copies are not made to the stack: one may be made after its caller has stopped waiting
- * for it. */
+/* Pinned. The device copies to this page, not to the stack: a copy may end after its caller has
+ * stopped waiting. */
 struct page {
     struct device_trace trace;   /* of a rank without a recorder */
     struct cuda_control control; /* a copy of this rank's control words */
@@ -37,9 +37,8 @@ struct page {
 
 /* What a rank sends to the others once it is ready. */
 struct offer {
-    int32_t fd; /* of its arena, for ranks of the same process */
-    uint16_t
-        blocks[CUDA_PLAN_CHOICES]; /* of each choice of the plan: the number that fits at once */
+    int32_t fd;                         /* of its arena, for ranks of the same process */
+    uint16_t blocks[CUDA_PLAN_CHOICES]; /* for each choice of the plan: how many fit at once */
 };
 
 static bool is_remote(const struct cuda_group *group, int rank)
@@ -99,8 +98,8 @@ static enum tutti_status arena_on_device(struct cuda_group *group, struct cuda_m
     return status;
 }
 
-/* Makes an arena in host memory, which is zero. The control words are on the device: to read them
- * over PCIe would cost each operation a microsecond, and peers do not need them. */
+/* Makes an arena in host memory, which is zero. The control words are on the device: a read
+ * over PCIe would cost each operation a microsecond, and peers do not need these words. */
 static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_memory *memory,
                                        int *fd)
 {
@@ -332,7 +331,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     return TUTTI_OK;
 }
 
-/* All devices take the rows of the oldest of them. */
+/* All devices use the rows of the device with the least compute capability. */
 static void plan_choose(struct cuda_group *group, const struct cuda_group_config *config)
 {
     const struct cuda_device *least = &config->devices[0];
@@ -345,7 +344,7 @@ static void plan_choose(struct cuda_group *group, const struct cuda_group_config
                    &group->plan);
 }
 
-/* Without arenas, kernels or grids: the ranks share only the memory of their hosts. */
+/* There are no arenas, kernels or grids: the ranks share only host memory. */
 static enum tutti_status open_proxy(struct cuda_group *group,
                                     const struct cuda_group_config *config,
                                     enum tutti_status status, int64_t deadline)
@@ -392,7 +391,7 @@ static enum tutti_status open_at(const struct cuda_group_config *config, int64_t
 {
     CUstreamCaptureMode mode;
     enum tutti_status status = group_make(config, group);
-    if (status != TUTTI_OK) /* the others are told */
+    if (status != TUTTI_OK) /* open_in() tells the others */
         return open_in(NULL, config, status, deadline);
     const struct cuda_driver *driver = (*group)->driver;
     cuda_resources_sweep();
@@ -410,8 +409,8 @@ static enum tutti_status open_at(const struct cuda_group_config *config, int64_t
     return status;
 }
 
-/* [out] only: links are all that is wrong, on every rank; a rank may have failed with the error of
- * another one. Returns the status of asking the ranks. */
+/* [out] only: every rank was declined because of links, its own or another rank's. Returns the
+ * status of the exchange between the ranks. */
 static enum tutti_status links_only(const struct cuda_group_config *config,
                                     enum tutti_status status, int64_t deadline, bool *only)
 {
@@ -430,14 +429,14 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct
     bool only;
     int64_t deadline = deadline_after(config->timeout_ms);
     enum tutti_status status = open_at(config, deadline, group);
-    /* A rank whose time is over does not ask: a late rank would take the question for another
-     * one. */
+    /* A rank whose time is over does not exchange statuses: a late rank would mistake this
+     * exchange for another one. */
     if (status == TUTTI_OK || config->place != CUDA_PLACE_FOUND || status == TUTTI_ERR_TIMEOUT)
         return status;
     snprintf(why, sizeof why, "%s", tutti_last_error());
     enum tutti_status asked = links_only(config, status, deadline, &only);
     if (asked != TUTTI_OK && status == TUTTI_ERR_DECLINED)
-        return asked; /* the interrupt explains why nothing came */
+        return asked; /* the interrupt says why the exchange failed */
     if (!only)
         return error_set(status, "%s", why);
     log_write(TUTTI_LOG_WARN, config->rank,
@@ -462,14 +461,14 @@ static bool halt(struct cuda_group *group, enum tutti_status flushed)
     return cuda_event_wait(group, deadline_after(LINGER_MS)) != TUTTI_ERR_TIMEOUT;
 }
 
-/* Makes every later launch of this communicator return at once, and puts the event behind this. */
+/* Makes every later launch of this communicator return at once. The event is behind this write. */
 static void poison(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
     CUdeviceptr control = cuda_address(group->launch.control);
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
     if (control) {
-        /* Whole rows: nothing else of them is read once a communicator has failed. */
+        /* Whole rows: once a communicator has failed, kernels read only `failed` of them. */
         driver->memset_d8_async(control + offsetof(struct cuda_control, rows), 1,
                                 sizeof(((struct cuda_control *)0)->rows), group->own);
         driver->memset_d8_async(control + offsetof(struct cuda_control, failed), 1,
@@ -481,8 +480,8 @@ static void poison(struct cuda_group *group)
     cuda_event_wait(group, deadline_after(CUDA_GRACE_MS));
 }
 
-/* The fault with which the group ends. Peers are not told: what the end itself did to operations
- * under way does not concern them. */
+/* The fault with which the group ends. Peers do not get it: the operations that this end aborts are
+ * this rank's alone. */
 static void last_words(const struct cuda_group *group, bool idle, struct tutti_fault *fault)
 {
     if (cpu_group_has_failed(group->host))
@@ -552,14 +551,14 @@ void cuda_group_invalidate(struct cuda_group *group)
     cuda_visit_end(group->driver, &visit);
 }
 
-/* In the context. Ends all operations. Returns true if the last one may run on, for an unknown
+/* In the context. Ends all operations. Returns true if the last one may still run, for an unknown
  * time. */
 static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
 {
     const struct cuda_driver *driver = group->driver;
     bool stuck = false;
     enum tutti_status flushed = TUTTI_OK;
-    if (group->event) /* the watch still carries the event that ends the wait */
+    if (group->event) /* the watch still runs, and ends this wait after a fault */
         flushed = cuda_flush(group, deadline_after(group->default_timeout_ms));
     cuda_watch_remove(&group->watch);
     if (group->event) {
@@ -588,7 +587,7 @@ void cuda_group_close(void *opaque, struct tutti_fault *fault)
     bool stuck = false;
     if (!group)
         return;
-    /* In another context the handles would name other things. */
+    /* If the context is gone, the handles may name objects of a new one. */
     const bool lives =
         cuda_resources_live(group->resources) &&
         cuda_visit_begin(group->driver, group->resources->context, &visit) == TUTTI_OK;

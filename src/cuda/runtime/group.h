@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The ranks of a CUDA communicator as the rest of the library sees them. Shows no CUDA type. One
- * caller at a time, which api.c checks; status comes from any thread.
+ * caller at a time, which api.c checks; any thread may ask for the status.
  *
- * The communicator also has the CPU's group, for the handle channel, faults, aborts and lives of
- * the ranks. That group runs operations only where a host thread stages. A call asks the driver for
- * the current context and for the stream's capture, then launches: three calls.
+ * The communicator also has a CPU group, for the handle channel, faults, aborts and the liveness of
+ * the ranks. The CPU group runs operations only where a host thread stages. An operation makes
+ * three driver calls: the current context, the stream's capture, the launch.
  *
- * Ranks that reach each other have arenas on their devices, else in the host's memory. The proxy
- * (staging/proxy.h) serves processes that share a device. Declined: one rank, more than eight.
+ * Ranks whose devices reach each other have arenas on their devices, other ranks in host memory.
+ * The proxy (staging/proxy.h) serves processes that share a device. Declined: one rank, more than
+ * eight.
  */
 #ifndef TUTTI_CUDA_GROUP_H
 #define TUTTI_CUDA_GROUP_H
@@ -22,7 +23,7 @@
 struct cuda_group;
 struct cuda_table;
 
-/* A set of ranks as kernels have it: bit r is rank r. */
+/* A set of ranks in the kernels' form: bit r is rank r. */
 static inline uint16_t cuda_rank_bits(struct rank_set ranks)
 {
     return (uint16_t)ranks.words[0];
@@ -32,7 +33,7 @@ enum { CUDA_UUID_BYTES = 16, CUDA_DEVICE_NAME_BYTES = 64 };
 
 /* A rank's device, as the other ranks receive it. */
 struct cuda_device {
-    uint8_t uuid[CUDA_UUID_BYTES]; /* not the ordinal, which CUDA_VISIBLE_DEVICES changes */
+    uint8_t uuid[CUDA_UUID_BYTES]; /* CUDA_VISIBLE_DEVICES changes only the ordinal */
     char name[CUDA_DEVICE_NAME_BYTES];
     int32_t major, minor; /* compute capability */
     int32_t multiprocessors;
@@ -82,13 +83,13 @@ struct cuda_group_config {
  * this library, no device, no current context, too old), CUDA. */
 enum tutti_status cuda_device_current(struct cuda_device *device);
 
-/* Collective; in the current context. After a failure, another rank's too, nothing is held. Returns
+/* Collective; in the current context. After a failure of any rank, nothing is held. Returns
  * DECLINED if the devices must reach each other and do not. */
 enum tutti_status cuda_group_open(const struct cuda_group_config *config,
                                   struct cuda_group **group);
 /* Waits until the enqueued operations have ended, or the time-out (negative: none). Returns TIMEOUT
- * if they still run, CONCURRENT (the stream of the last one is being captured), CUDA, or the fault
- * that stands, which ends the wait early. */
+ * if they still run, CONCURRENT (the stream of the last one is being captured), CUDA, or the
+ * group's fault, which ends the wait early. */
 enum tutti_status cuda_group_finish(void *group, int64_t timeout_ms);
 /* Waits for this rank's operations, for the communicator's time-out, or 0.1 s if it has failed;
  * then ends their waits. What a captured graph still needs lives as long as the graph. Takes NULL.
@@ -100,39 +101,39 @@ enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed);
 void cuda_group_leave(struct cuda_group *group, bool pushed);
 /* The device's number in this process. */
 int cuda_group_device(const struct cuda_group *group);
-/* The number of the last enqueued operation; for the caller of operations only. */
+/* The number of the last enqueued operation. Only the caller of operations may ask. */
 uint64_t cuda_group_sequence(const void *group);
-/* Whether a host thread runs the operations: staging/proxy.h. */
+/* Returns true if a host thread runs the operations: staging/proxy.h. */
 bool cuda_group_is_proxied(const struct cuda_group *group);
 /* Returns true if all data goes through host memory, so that links do not matter. */
 bool cuda_group_is_staged(const struct cuda_group *group);
 
 /*
  * The two steps that end a group before its ranks go on in a smaller one. In any context, with no
- * caller inside. Retire: operations under way have a moment, then their waits end. *completed is
- * the number of the last operation that succeeded on this device (where a subset's barrier was
- * ended, maybe the one before). Returns TIMEOUT (the device does not end the operations), CUDA.
+ * caller inside. Retire: operations under way get a short time, then their waits end. *completed is
+ * the number of the last operation that succeeded on this device (if a subset's barrier was
+ * ended, perhaps one less). Returns TIMEOUT (the device does not end the operations), CUDA.
  * Invalidate: from then on every launch, of replays too, returns at once.
  */
 enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *completed);
 void cuda_group_invalidate(struct cuda_group *group);
 
-/* In a child of fork(): frees the handle alone; the rest is the parent's. */
+/* In a child of fork(): frees the handle alone; the rest belongs to the parent. */
 void cuda_group_forget(struct cuda_group *group);
 
-/* The fault that stands on the device or between the hosts; OK if there is none. From any thread.
+/* The fault of the device or of the host group; OK if there is none. Any thread may call it.
  * An abort needs no call here: the watches of all ranks see the abort of the host group. */
 enum tutti_status cuda_group_status(void *group, struct tutti_fault *fault);
 
 /*
  * A point on a stream. It may be recorded again, and outlives the group. Any thread may test it,
- * wait for it and destroy it. Between creation and first record only its maker uses it.
+ * wait for it and destroy it. Between creation and first record only its creator uses it.
  */
 struct cuda_work;
 /* Returns NO_MEMORY, CUDA. */
 enum tutti_status cuda_work_create(struct cuda_group *group, struct cuda_work **work);
-/* Puts the point behind the work that is on the stream now. Returns CUDA, or the fault of the group
- * that stands. */
+/* Puts the point behind the work that is on the stream now. Returns CUDA, or the group's
+ * fault. */
 enum tutti_status cuda_work_record(struct cuda_group *group, struct cuda_work *work,
                                    tutti_stream_t stream);
 /* *done: the stream has passed the point. Returns INVALID (the point is part of a capture),

@@ -16,7 +16,7 @@
 #include "cuda/staging/proxy.h"
 
 enum {
-    CUDA_RANGES = 8,             /* allocations whose check is remembered */
+    CUDA_RANGES = 8,             /* allocations that passed the check and are remembered */
     CUDA_WEIGHTS = CUDA_THREADS, /* parts of a multiprocessor: residency.c */
     /* Time for operations of a communicator that has failed, or shrinks. */
     CUDA_GRACE_MS = 100,
@@ -30,13 +30,13 @@ struct cuda_capture {
     unsigned weight; /* cuda_task_weight() */
 };
 
-/* Addresses of one allocation. */
+/* The addresses of one allocation. */
 struct cuda_range {
     CUdeviceptr base;
     size_t bytes;
 };
 
-/* The ranges that the driver named last, so that it need not be asked again. */
+/* The ranges that the driver named last. Addresses in them need no new query. */
 struct cuda_ranges {
     struct cuda_range ranges[CUDA_RANGES];
     int devices[CUDA_RANGES];
@@ -53,7 +53,7 @@ struct cuda_pointer {
 
 struct cuda_group {
     const struct cuda_driver *driver;
-    struct cuda_resources *resources; /* what a captured graph needs, too */
+    struct cuda_resources *resources; /* captured graphs need them, too */
     struct cuda_kernels kernels;
     struct cuda_launch launch; /* the template of every launch */
     struct cuda_plan plan;     /* no grid has more blocks than fit at once on any rank */
@@ -93,9 +93,9 @@ struct cuda_group {
     /* device_trace.c */
     const struct device_trace *device_trace;
     /* Used by the watch alone: */
-    uint64_t looked_ns;       /* when a kernel's wait looked around, as seen last */
+    uint64_t looked_ns;       /* the last `looked_ns` of a kernel's wait that was seen */
     uint64_t wait_sequence;   /* the operation whose kernel waits */
-    unsigned silent_looks;    /* since a wait was seen last */
+    unsigned silent_looks;    /* looks since a wait was last seen */
     struct reminder reminder; /* of that wait */
 };
 
@@ -124,25 +124,25 @@ static inline void cuda_leave(struct cuda_group *group, bool pushed)
     cuda_context_leave(group->driver, pushed);
 }
 
-/* fault.c: returns true if the group has failed or was aborted, as far as it is known without a
- * system or driver call; returns the status of that fault. */
+/* fault.c: the first returns true if the group is known, without a system or driver call, to have
+ * failed or been aborted; the second returns the status of that fault. */
 bool cuda_group_has_failed(const struct cuda_group *group);
 enum tutti_status cuda_group_check(struct cuda_group *group);
-/* Operation `sequence` cannot be done here, and peers may have begun it: fails the group with this
- * status, on all ranks at once. `what` is added to the last error. Returns the status of the fault
- * that stands. */
+/* Fails the group with this status, on all ranks at once: operation `sequence` cannot be done here,
+ * and peers may have begun it. `what` is added to the last error. Returns the status of the group's
+ * fault. */
 enum tutti_status cuda_group_fail(struct cuda_group *group, enum tutti_status status,
                                   uint64_t sequence, const char *what);
 /* The same for an operation that cannot be enqueued. */
 enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status,
                                      uint64_t sequence);
-/* Ends all waits of this rank's kernels, now and later. The first call counts. */
+/* Ends all waits of this rank's kernels, now and later. Only the first call has an effect. */
 void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer);
-/* Reads the fault that the device has recorded; false if there is none. */
+/* Reads the fault that the device has recorded. Returns false if there is none. */
 bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
 
-/* watch.c: has faults carried between device and hosts until cuda_watch_remove(). Returns SYSTEM,
- * NO_MEMORY. */
+/* watch.c: starts to carry faults between device and hosts, until cuda_watch_remove(). Returns
+ * SYSTEM, NO_MEMORY. */
 enum tutti_status cuda_watch_start(struct cuda_group *group);
 
 /* device_trace.c: moves the words that kernels and host share into the recorder of this descriptor.
@@ -165,7 +165,7 @@ void cuda_ranges_add(struct cuda_ranges *ranges, int device, const struct cuda_r
 enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
                                    struct cuda_pointer *facts);
 /* Checks that the group has not failed, and that its device can read and write the operands at
- * their addresses. In a capture: may be able to at launch. Returns the fault, INVALID, CUDA. */
+ * their addresses. In a capture: that it may do so at launch. Returns the fault, INVALID, CUDA. */
 enum tutti_status cuda_operands_check(struct cuda_group *group, const struct request *request,
                                       tutti_stream_t stream);
 
@@ -181,15 +181,16 @@ void cuda_residents_add(struct cuda_group *group, int count);
 unsigned cuda_task_weight(const struct cuda_group *group, const struct cuda_task *task);
 /* Returns true if an operation may be launched before the one before it has ended. */
 bool cuda_may_launch_ahead(const struct cuda_group *group, unsigned former, unsigned weight);
-/* The order alone, for work on a stream that is not captured. Before the work: behind the last
- * operation. After it: it is the last operation. Return CONCURRENT, CUDA. */
+/* Order work that is no launch, on a stream that is not captured. Before the work, the first puts
+ * the stream behind the last operation. After the work, the second notes it as the last operation.
+ * Return CONCURRENT, CUDA. */
 enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream);
 enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream);
-/* Waits for the work on the group's own stream. Returns TIMEOUT, CUDA, or what the interrupt says;
- * after that something may still run. */
+/* Waits for the work on the group's own stream. Returns TIMEOUT, CUDA, or the interrupt's
+ * status; then work may still run. */
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
-/* Waits until the enqueued operations have ended, or the deadline. Once the communicator has failed
- * they have CUDA_GRACE_MS. Returns TIMEOUT if something still runs, CONCURRENT, CUDA. */
+/* Waits until the enqueued operations have ended, or the deadline. If the communicator has failed,
+ * they get CUDA_GRACE_MS. Returns TIMEOUT if something still runs, CONCURRENT, CUDA. */
 enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline);
 /* Waits for the event. Returns TIMEOUT, CUDA. */
 enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline);

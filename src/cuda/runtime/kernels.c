@@ -24,9 +24,9 @@ DECLARE_FATBIN(, symm, )
 DECLARE_FATBIN(, stream_wait, )
 #undef DECLARE_FATBIN
 
-/* The fatbins, each for the whole process and for good. The first that needs one loads it. Each has
- * a lock, since a thread that loads one may wait for a kernel, and that kernel for a thread that
- * needs another one. */
+/* The fatbins. The first thread that needs a fatbin loads it, for the whole process and for ever.
+ * Each has its own lock: a thread that loads one may wait for a kernel, and that kernel may wait
+ * for a thread that needs another one. */
 static struct library {
     const char *name;
     const unsigned char *fatbin;
@@ -93,7 +93,7 @@ enum tutti_status cuda_kernels_check(const struct cuda_driver *driver)
                      why, CUDA_NVCC_LEAST);
 }
 
-/* Adds the kernel's name to the error, and the device if no fatbin serves it. */
+/* Adds the kernel's name to the error, and the device if no fatbin serves the device. */
 static enum tutti_status kernel_check(const struct cuda_driver *driver, CUresult result,
                                       const char *call, const char *name)
 {
@@ -128,8 +128,8 @@ static CUresult library_open(const struct cuda_driver *driver, int row, CUlibrar
     return result;
 }
 
-/* Also makes the driver load the code now. Without this the driver loads it at the first launch,
- * and then allocates and synchronises. */
+/* Also makes the driver load the code now. Otherwise the driver loads it at the first launch, and
+ * then allocates and synchronises. */
 static enum tutti_status load_function(const struct cuda_driver *driver, int row, const char *name,
                                        CUfunction *function)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The kernels of one context: embedded fatbins, each a library of the driver's that is loaded once
- * a process. A communicator finds all its functions at creation and has the driver load them, since
+ * The kernels of one context: embedded fatbins, each a driver library that is loaded once in a
+ * process. A communicator finds all its functions at creation and has the driver load them, since
  * a first launch would allocate and synchronise. Functions stay in a context as long as it lives,
- * for all communicators to come: to load code waits until no kernel runs in the context, and that
+ * for later communicators: to load code waits until no kernel runs in the context, and such a
  * kernel may wait for the thread that loads. A communicator's kernels are all but those of
  * symmetric memory and of waiting kernels.
  *
- * A build without nvcc embeds stubs. libcuda loads a stub and refuses the first kernel of it, so
- * the first caller that opens the driver looks one kernel up and is declined with what to do.
+ * A build without nvcc embeds stubs. libcuda loads a stub and finds no kernel in it. The first
+ * caller that opens the driver looks one kernel up, and gets DECLINED with what to do.
  */
 #ifndef TUTTI_CUDA_KERNELS_H
 #define TUTTI_CUDA_KERNELS_H
@@ -30,7 +30,7 @@ enum cuda_form { CUDA_ANY, CUDA_SUM, CUDA_SUM_ONCE, CUDA_FORMS };
 /* Names of functions in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
  * KERNEL_DTYPE_sum_N for CUDA_SUM, KERNEL_DTYPE_sum_N_once for CUDA_SUM_ONCE; "barrier", "probe",
  * "symm" and "stream_wait".  A function that does not exist is NULL. Full-line kernels exist for
- * floats, and not for host memory. Sums exist for 2, 3, 4 and 8 ranks of float32, float16 and
+ * floats, not for host memory. Sums exist for 2, 3, 4 and 8 ranks of float32, float16 and
  * bfloat16, but not for mesh and ring; CUDA_SUM_ONCE not for kernels with tiles or pieces. For
  * other dtypes, and for host memory, two_shot_pipelined is two_shot_tiles_DTYPE. */
 struct cuda_kernels {

@@ -67,8 +67,8 @@ void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *
     const char *bus_ids[CUDA_RANKS];
     int counts[CUDA_RANKS * CUDA_RANKS];
     bool open = cuda_driver_open(&driver) == TUTTI_OK;
-    /* To initialise NVML takes 110 ms, more than the rest of the set-up. So it is asked only where
-     * the answer matters. */
+    /* To initialise NVML takes 110 ms, more than the rest of the set-up. So NVML is used only where
+     * its answer matters. */
     if (open && all_nvlinked(driver, devices, size, rank)) {
         *source = "NVLink to all, as CUDA says";
         for (int r = 0; r < size; r++)

@@ -16,7 +16,7 @@ static CUmemAllocationProp properties(CUdevice device)
     };
 }
 
-/* Rounds up to whole pages of the device. The driver refuses what overflows. */
+/* Rounds up to whole pages of the device. The driver refuses a size that overflows. */
 static enum tutti_status round_up(const struct cuda_driver *driver, CUdevice device, size_t bytes,
                                   size_t *rounded)
 {
@@ -112,7 +112,7 @@ enum tutti_status cuda_memory_create(const struct cuda_driver *driver, CUdevice 
     status = map_handle(driver, device, handle, rounded, memory);
     if (status != TUTTI_OK)
         goto err_close;
-    /* The mapping and the descriptor keep the memory. */
+    /* The mapping and the descriptor keep the memory alive. */
     driver->mem_release(handle);
     *fd = file;
     return TUTTI_OK;

@@ -17,14 +17,14 @@ struct cuda_memory {
 
 /*
  * Creates physical memory on `device`, maps it read-write for that device, exports it. The memory
- * lives as long as a mapping or a descriptor of it anywhere.
+ * lives as long as any process has a mapping or a descriptor of it.
  * [out] fd  close-on-exec; the caller's to close
  * Returns NO_MEMORY (with the bytes asked for and those free), CUDA, SYSTEM.
  */
 enum tutti_status cuda_memory_create(const struct cuda_driver *driver, CUdevice device,
                                      size_t bytes, struct cuda_memory *memory, int *fd);
-/* Maps a peer's exported memory for `device`. fd stays the caller's. Returns CUDA (with what the
- * two devices lack if peer access is the cause), INVALID (not an exported allocation). */
+/* Maps a peer's exported memory for `device`. fd stays the caller's. Returns CUDA (if peer access
+ * is the cause, with what the two devices lack), INVALID (not an exported allocation). */
 enum tutti_status cuda_memory_map(const struct cuda_driver *driver, CUdevice device, int fd,
                                   size_t bytes, struct cuda_memory *memory);
 /* The same for host memory: a sealed segment that the device of the current context maps. Return

@@ -87,7 +87,7 @@ static bool same_place(const struct nvml_pci *a, const struct nvml_pci *b)
     return a->domain == b->domain && a->bus == b->bus && a->device == b->device;
 }
 
-/* A device without a link of that number, or without NVLink, says so with an error. */
+/* For a device without a link of that number, or without NVLink, NVML returns an error. */
 static void count_link(const struct nvml *nvml, struct nvml_device *devices, int from,
                        unsigned link, int count, int *links)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Checks that an operand is memory that the communicator's device can use at that address. To ask
- * the driver takes a fraction of a microsecond. So the last allocations that the driver named are
- * remembered, and addresses in them are not asked about again. Memory that was freed and allocated
- * again on another device, at the same address, is not noticed: the check finds mistakes, it
- * protects nothing.
+ * Checks that an operand is memory that the communicator's device can use at that address. A query
+ * of the driver takes a fraction of a microsecond. So the communicator remembers the last
+ * allocations that the driver named, and makes no query for addresses in them. The check does not
+ * notice memory that was freed and allocated again on another device at the same address: the check
+ * finds mistakes, but it is no protection.
  *
  * The driver does not know memory that a graph allocates before the graph is launched. So a capture
  * may name an address that neither driver nor host knows.
@@ -49,7 +49,7 @@ enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr
         &type, &facts->ordinal, &managed, &facts->range.base, &facts->range.bytes, &facts->mapped};
     CUresult result =
         driver->pointer_attributes(sizeof names / sizeof *names, names, values, address);
-    /* The driver does not know the address: then it is host memory. */
+    /* The driver does not know the address: it is host memory. */
     if (result == CUDA_ERROR_INVALID_VALUE)
         return TUTTI_OK;
     if (result != CUDA_SUCCESS)
@@ -103,7 +103,7 @@ static enum tutti_status refuse(const struct cuda_group *group, const struct ope
                      operand->call, operand->what, operand->pointer, ordinal);
 }
 
-/* Asks about one address. *range is its allocation; empty if that is not known. */
+/* Asks the driver about one address. *range is its allocation; empty if it is not known. */
 static enum tutti_status ask(struct cuda_group *group, const struct operand *operand,
                              CUdeviceptr address, struct cuda_range *range)
 {

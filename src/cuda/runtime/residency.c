@@ -2,17 +2,17 @@
 /*
  * Blocks that are on a device at once. A kernel waits for its peers' blocks. So all blocks of a
  * grid must be on the device at once, together with the blocks of ranks that share the device, and
- * with those of another communicator that waits for ranks which this one holds up.
+ * with the blocks of any other communicator that waits for ranks which this communicator delays.
  *
  * Grids are limited when the communicator is created. A kernel that is launched ahead
  * (programmatically) takes room while the one before it still runs. A communicator that is alone on
- * the device needs that room for nothing else. Otherwise an operation is launched ahead only if it
- * and the one before it take at most the communicator's equal part of each multiprocessor. This
- * holds as far as the device spreads the blocks of a grid evenly; docs/streams.md has the count.
+ * the device can spare that room. Otherwise an operation is launched ahead only if it and the
+ * one before it take at most the communicator's equal part of each multiprocessor. This is correct
+ * if the device spreads the blocks of a grid evenly; docs/streams.md has the calculation.
  *
  * A thread of our kernels has at most 128 registers (BOUNDS in operation.cuh). So CUDA_THREADS of
  * them take all 65536 registers of a multiprocessor, and a smaller part of everything else. A block
- * takes its threads, of CUDA_THREADS.
+ * with T threads takes T / CUDA_THREADS of a multiprocessor.
  */
 #include "base/error.h"
 #include "base/order.h"

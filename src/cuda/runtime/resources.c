@@ -15,7 +15,7 @@ enum { DESTRUCTOR_MS = 50 }; /* a wait for the destructor of a user object whose
 /* Guards the list alone. No driver call is made under it: a call that frees waits for streams, and
  * these may need a thread that opens or closes something else. A child of fork() uses neither. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_resources *list; /* given up by their owners; no thread looks at them */
+static struct cuda_resources *list; /* given up by their owners; no thread uses them */
 
 void *cuda_resources_create(const struct cuda_driver *driver, size_t owner_bytes,
                             struct cuda_resources **resources)
@@ -115,7 +115,7 @@ static bool dispose_due(struct cuda_resources *resources)
     return due;
 }
 
-/* Takes the first of the list, for the calling thread alone; NULL if the list is empty. */
+/* Takes the first entry off the list; NULL if the list is empty. */
 static struct cuda_resources *list_take(void)
 {
     pthread_mutex_lock(&lock);

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Launches, and their order. The operations of one communicator share its arena. So each operation
- * must end before the next begins, on whatever streams they are.
+ * must end before the next begins, on any streams.
  *
  * Eager: the stream of the last operation gets an event, and the new stream waits for the event.
  * The event is recorded only when the stream changes. For the per-thread stream, which is another
  * stream in every thread, it is recorded behind each operation.
  *
  * Captured: an edge from the last operation of the same capture, if the stream differs. An
- * operation of a capture is refused behind one of a later capture, because its predecessor is
- * unknown then.
+ * operation of a capture is refused after an operation of a later capture: its predecessor is then
+ * unknown.
  *
- * Between an eager operation and a captured one there is no order: the graph runs later, where its
- * launcher says.
+ * Between an eager operation and a captured one there is no order: the graph runs later, on the
+ * stream of its launch.
  *
  * Ranks that share a device as threads share its hardware queues: 8 a process, unless
- * CUDA_DEVICE_MAX_CONNECTIONS says otherwise. Work in a queue behind a kernel that waits may hold
- * up the very rank for which the kernel waits. So such ranks launch together: none launches before
- * all have come, and none goes on before all have launched.
+ * CUDA_DEVICE_MAX_CONNECTIONS says otherwise. A kernel that waits blocks the work behind it in
+ * its queue, and the rank for which the kernel waits may need that work. So such ranks launch
+ * together: none launches before all have arrived, and none goes on before all have launched.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -25,7 +25,7 @@
 #include "base/order.h"
 #include "cuda/runtime/group_internal.h"
 
-enum { SLICE_MS = 20 }; /* a wait for operations looks for a failure so often */
+enum { SLICE_MS = 20 }; /* a wait for operations checks for a failure this often */
 
 enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
 {
@@ -58,7 +58,7 @@ static enum tutti_status stream_mark(struct cuda_group *group)
     enum tutti_status status = TUTTI_OK;
     if (group->recorded)
         return TUTTI_OK;
-    /* An event recorded on a stream in capture would pull its waiter into the graph. */
+    /* A stream that waits for an event of a captured stream would join the capture. */
     if (group->last != CU_STREAM_LEGACY)
         status = cuda_capture_of(group->driver, group->last, &capture, NULL);
     if (status == TUTTI_OK && capture)
@@ -94,7 +94,7 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
 /* ---- the end of what was enqueued --------------------------------------------------------------
  */
 
-/* Also true if the program exits, so that no thread looks for a failure. */
+/* Also true if the program exits: no thread then looks for a failure. */
 static bool has_failed(const struct cuda_group *group)
 {
     return cuda_group_has_failed(group) || cuda_watchers_ended();
@@ -182,7 +182,7 @@ static enum tutti_status note_captured(struct cuda_group *group, CUstream stream
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-/* *weight: in, of the communicator's last operation; out, of this one. */
+/* *weight: before the call, of the communicator's last operation; after it, of this one. */
 static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
                                    const struct cuda_task *task, unsigned *weight)
 {
@@ -211,7 +211,7 @@ static void sequence_add(struct cuda_group *group, const struct cuda_task *task,
 }
 
 /* Waits for those ranks of the operation that share the device as threads, by a barrier of their
- * hosts. Only the caller uses the host group now. Kernels compare what the ranks mean. */
+ * hosts. Only the caller uses the host group now. Kernels compare the ranks' operations. */
 static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct cuda_task *task)
 {
     const struct rank_set subset = task->request->subset;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An allocation of symmetric memory on a device, its peers', and the launches on it. A call is a
- * launch of one warp (symm.cu), one thread a peer, on the caller's stream.
+ * An allocation of symmetric memory on a device, the allocations of the peers, and the launches on
+ * them. A call launches one warp (symm.cu), one thread a peer, on the caller's stream.
  *
  * Calls may come on any number of streams, which are not ordered with each other. So no single
- * event says when all launches are over. The host counts launches outside graphs; each launch
- * counts itself in the tail once it touches nothing any more. A copy of that count tells whether
- * any is left. A free gives launches 100 ms, then sets `stop`, then waits 2 s. Its own last launch
- * fails the buffer for replays and tells the peers.
+ * event says when all launches are over. The host counts launches outside graphs; each such launch
+ * counts itself in the tail when it touches nothing any more. The host copies that count to see
+ * whether any launch is left. A free gives launches 100 ms, then sets `stop`, then waits 2 s. The
+ * free's own launch is the last: it fails the buffer for replays and tells the peers.
  *
- * A wait that fails writes one record and fails the buffer on this rank alone, for good. A rank
- * that waits for this one has a deadline of its own.
+ * A wait that fails writes one record and fails the buffer on this rank alone, for ever. A rank
+ * that waits for this one has its own deadline.
  */
 #include "cuda/runtime/symm.h"
 #include "base/deadline.h"
@@ -28,14 +28,14 @@
 #include <unistd.h>
 
 enum {
-    GRACE_MS = 100,   /* time for launches under way when the allocation is freed */
-    LINGER_MS = 2000, /* time for them to notice that they are to end */
+    GRACE_MS = 100,   /* time for launches under way, once the allocation is freed */
+    LINGER_MS = 2000, /* time for them to see `stop` and end */
     COPY_MS = 100,    /* time for a copy of the count */
 };
 
 struct cuda_symm {
     const struct cuda_driver *driver;
-    struct cuda_resources *resources; /* what a captured graph needs; frees this struct, too */
+    struct cuda_resources *resources; /* captured graphs need them; free this struct, too */
     struct cuda_symm_config config;
     CUfunction kernel;
     struct cuda_symm_launch launch; /* the template of every launch */
@@ -78,7 +78,7 @@ static enum tutti_status page_create(struct cuda_symm *symm)
     return TUTTI_OK;
 }
 
-/* Copies the page's tail, from `offset` to `until`, into the own tail. */
+/* Copies the page's tail, from `offset` to `until`, into this rank's tail. */
 static enum tutti_status tail_write(struct cuda_symm *symm, size_t offset, size_t until)
 {
     const char *tail = (const char *)&symm->resources->symm_page->tail;
@@ -146,7 +146,7 @@ static bool is_idle(void *owner)
     return page->ended == symm->launched; /* V4a pairs the device's V4 */
 }
 
-/* A context that is gone took the stream and the event with it. */
+/* If the context is gone, the stream and the event are gone, too. */
 static void end(void *owner, bool lives)
 {
     struct cuda_symm *symm = owner;
@@ -211,8 +211,8 @@ void cuda_symm_destroy(struct cuda_symm *symm)
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 
-/* Tells kernels which peers' processes have ended. A peer that frees its allocation says so in the
- * tail of its segment, which kernels read. */
+/* Tells kernels which peers' processes have ended. A peer that frees its allocation sets
+ * `left` in the tail of its segment, which kernels read. */
 static void look(void *context)
 {
     const struct cuda_symm *symm = context;
@@ -220,8 +220,8 @@ static void look(void *context)
     for (int r = 0; r < symm->config.size; r++)
         if (!cpu_group_peer_alive(symm->config.host, r))
             rank_set_add(&gone, r);
-    /* Relaxed: a kernel that reads it looks at its word once more, and a process that has ended
-     * stores nothing any more. */
+    /* Relaxed: a kernel that reads this polls its own word once more, and a process that has
+     * ended stores nothing any more. */
     order_store_relaxed_u32(&symm->resources->symm_page->gone, cuda_rank_bits(gone));
 }
 
@@ -316,7 +316,7 @@ static enum tutti_status peers_map(struct cuda_symm *symm, const int *fds, int64
     return status;
 }
 
-/* Writes the tables in the tail, for kernels of the user. */
+/* Writes the tables in the tail, for the user's kernels. */
 static enum tutti_status tables_write(struct cuda_symm *symm, int64_t deadline,
                                       struct cuda_symm_places *places)
 {
@@ -358,7 +358,7 @@ enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Makes the graph of a capture hold what its replays need. */
+/* Makes the graph of a capture hold the resources, which its replays need. */
 static enum tutti_status capture_note(struct cuda_symm *symm, uint64_t id, CUgraph graph)
 {
     enum tutti_status status = TUTTI_OK;
@@ -382,7 +382,7 @@ enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call 
     launch.call = call;
     launch.peer = peer;
     launch.channel = channel;
-    /* The default stays in the page, so that a graph does not keep it. */
+    /* Kernels read the default from the page, so that a graph does not keep it. */
     launch.timeout_ns = timeout_ms ? cuda_timeout_ns(timeout_ms) : 0;
     enum tutti_status status = cuda_context_enter(symm->driver, symm->resources->context, &pushed);
     if (status != TUTTI_OK)

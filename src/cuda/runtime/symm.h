@@ -16,7 +16,7 @@ struct cuda_symm_config {
     size_t pad_offset;
     size_t tail_offset;
     int64_t timeout_ms;     /* of set-up, and of calls that name none */
-    struct cpu_group *host; /* of the same ranks, borrowed: knows which of them live */
+    struct cpu_group *host; /* of the same ranks, borrowed; knows which ranks live */
 };
 
 /* Addresses of the ranks' memory. */
@@ -26,7 +26,7 @@ struct cuda_symm_places {
     uint32_t *const *device_pads; /* the same in device memory */
 };
 
-/* How a wait on the device failed for good. */
+/* The failure of a wait on the device, which is final. */
 struct cuda_symm_fault {
     enum tutti_status status;
     enum cuda_symm_call call;
@@ -41,14 +41,14 @@ struct cuda_symm_fault {
 enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
                                    struct cuda_device *device, struct cuda_symm **symm, void **base,
                                    int *fd);
-/* Maps the peers' exported memory (fds[r] of rank r; the own entry is not read) and reads from it
- * as kernels will. Call it once. After a failure the allocation can only be destroyed. Returns
+/* Maps the peers' exported memory (fds[r] of rank r; not this rank's own) and reads from it as
+ * kernels will. Call it once. After a failure the allocation can only be destroyed. Returns
  * CUDA, INVALID, NO_MEMORY, TIMEOUT, SYSTEM. */
 enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t deadline,
                                  struct cuda_symm_places *places);
 
-/* Enqueues a barrier, a put or a wait; from any thread. timeout_ms 0 is the configuration's,
- * negative never ends. Returns CUDA. */
+/* Enqueues a barrier, a put or a wait; any thread may call it. timeout_ms 0: the
+ * configuration's; negative: none. Returns CUDA. */
 enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call call, int peer,
                                     int channel, int64_t timeout_ms, tutti_stream_t stream);
 /* The fault that a kernel has recorded; false if there is none. One load. */

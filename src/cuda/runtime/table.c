@@ -11,7 +11,7 @@
 #define MIB ((uint64_t)1 << 20)
 
 /* Choices for kernels that are forced outside their range, or chosen for the links: 8 bytes a
- * thread in many small blocks; a line a thread; as many blocks as tiles allow, which loop. A tile
+ * thread in many small blocks; a line a thread; or as many blocks as tiles allow, in a loop. A tile
  * of the mesh has a unit for each thread, at most 192. */
 static const struct cuda_choice usual[CUDA_KERNELS] = {
     [CUDA_ONE_SHOT_LL] = {CUDA_ONE_SHOT_LL, 1, 64, 512},
@@ -59,7 +59,7 @@ static const struct {
     {3, 8, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
 };
 
-/* Rows differ by no padding: field by field (FNV-1a). */
+/* Hashes field by field (FNV-1a), because padding may differ between equal rows. */
 void cuda_table_hash(struct cuda_table *table)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -102,8 +102,8 @@ static void plan_add(struct cuda_plan *plan, const struct cuda_choice *choice, u
     plan->bytes[plan->count++] = bytes;
 }
 
-/* Over PCIe the arrival counts of tiles cost more than flags in band, where those reach: 4 H200,
- * 128 KiB, 49 us against about 40. */
+/* Over PCIe the arrival counts of tiles cost more than flags in band, for sizes that flags serve:
+ * 4 H200, 128 KiB, 49 us against about 40. */
 static void plan_add_staged(struct cuda_plan *plan)
 {
     plan_add(plan, &usual[CUDA_ONE_SHOT_LL], cuda_kernel_capacity(CUDA_ONE_SHOT_LL, plan->size));
@@ -164,8 +164,7 @@ static bool is_one_shot(enum cuda_kernel kernel)
     return kernel == CUDA_ONE_SHOT_LL || kernel == CUDA_ONE_SHOT_LINES;
 }
 
-/* Returns true if the algorithm that is asked for leaves the choice to the table, or is this
- * kernel.
+/* Returns true if the caller leaves the choice to the table, or asks for this kernel's algorithm.
  */
 static bool allows(enum tutti_algo asked, enum cuda_kernel kernel)
 {
@@ -218,7 +217,7 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
         return TUTTI_OK;
     if (!forced)
         *reason = "the tuning table's is for floats only";
-    /* In each family the kernel that is quicker for few bytes comes first. */
+    /* In each family the kernel that is faster for few bytes comes first. */
     for (kernel = 0; kernel < CUDA_KERNELS; kernel++)
         if (allows(asked, kernel) && serves(plan, kernel, dtype, bytes)) {
             *choice = cuda_plan_forced(plan, kernel);
@@ -262,8 +261,8 @@ unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t b
     return blocks < choice->blocks ? (unsigned)blocks : choice->blocks;
 }
 
-/* Between 2 H200 larger blocks of two-shot are 2 percent slower in this form, these 1 to 8 percent
- * quicker. */
+/* Between 2 H200, in this form of two-shot, blocks of up to this size are 1 to 8 percent faster,
+ * larger ones 2 percent slower. */
 enum { TWO_SHOT_ONCE_THREADS = 256 };
 
 bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void *send,

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which kernel, with what geometry, up to how many bytes: built in, or measured on the machine and
- * read from a file. Pure except for the reading of the file; needs no CUDA.
+ * The choice of kernel and geometry by size: built in, or measured on the machine and read from a
+ * file. Only the reading of the file has side effects; no function needs CUDA.
  *
  * A row is {compute capability, ranks, bytes up to} -> {kernel, units a thread, threads, blocks}. A
  * file (TUTTI_TUNING_FILE, or the cache) replaces the rows of one capability and number of ranks.
- * All ranks have the same rows: they compare a hash, and a difference is named with both sources.
- * Among different devices the rows of the least capability count. Only floats travel in full lines;
- * other dtypes take lines with flags as far as these reach, then tiles. A choice by links, or a
- * forced one, has a geometry of its own.
+ * All ranks have the same rows: they compare a hash; the error for a difference names both sources.
+ * Among different devices the rows of the least capability apply. Only floats travel in full lines;
+ * other dtypes take lines with flags up to their capacity, then tiles. A choice by links, or a
+ * forced one, has its own geometry.
  *
  *     tutti-tuning 1
  *     sm_90 ranks 4 bytes 32768 kernel one_shot_ll threads 64 blocks 512 units 1
@@ -28,7 +28,7 @@ enum {
     CUDA_PLAN_ROWS = 32, /* of one capability and world size */
     CUDA_PLAN_CHOICES = CUDA_PLAN_ROWS + CUDA_KERNELS,
     CUDA_TABLE_SOURCE_BYTES = 96,
-    CUDA_TABLE_KERNELS = CUDA_HYBRID_CUBE_MESH, /* before this one: those of tables */
+    CUDA_TABLE_KERNELS = CUDA_HYBRID_CUBE_MESH, /* kernels of tables are before this one */
 };
 #define CUDA_TABLE_REST UINT64_MAX /* a last row's bytes: any size */
 
@@ -67,7 +67,7 @@ struct cuda_plan {
     uint64_t bytes[CUDA_PLAN_ROWS];
 };
 
-/* What is launched where the kernel is forced, or chosen instead of a row's. */
+/* The choice for a kernel that is forced, or chosen instead of a row's kernel. */
 static inline const struct cuda_choice *cuda_plan_forced(const struct cuda_plan *plan,
                                                          enum cuda_kernel kernel)
 {
@@ -84,7 +84,7 @@ void cuda_table_cache_path(char *path, size_t size);
  * '#' begins a comment. "any" instead of sm_XY stands for capabilities without rows of their own,
  * "rest" instead of a number for all larger sizes. Rows of one capability and size stand together
  * and replace those before, in order of bytes, the last one for the rest. Parses bytes from
- * outside: has a fuzzer. Returns INVALID, naming the line.
+ * outside; a fuzzer tests it. Returns INVALID, naming the line.
  */
 enum tutti_status cuda_table_parse(const char *text, size_t length, const char *source,
                                    struct cuda_table *table);
@@ -101,19 +101,19 @@ bool cuda_plan_has(const struct cuda_plan *plan, enum cuda_kernel kernel);
 /*
  * The choice for an operation of 1 or more bytes. *choice points into the plan; *reason is a static
  * sentence. Returns INVALID, with what serves, if the algorithm that is asked for does not serve
- * the dtype or so many bytes.
+ * the dtype or this size.
  */
 enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo asked,
                                  enum tutti_dtype dtype, size_t bytes,
                                  const struct cuda_choice **choice, const char **reason);
 
-/* The most bytes that a kernel serves among so many ranks. */
+/* The most bytes that a kernel serves among `size` ranks. */
 uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size);
 /* The grid of an operation of 1 or more bytes: as many blocks as have work, within the choice's. */
 unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t bytes);
 
-/* Returns true if each thread has at most one unit, whole and aligned, and each rank as many units
- * as the others: then the form without loops serves. Ranks may differ in this. */
+/* Returns true if each thread has at most one unit, whole and aligned, and all ranks have equally
+ * many units: the form without loops then serves. Ranks may differ in this. */
 bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void *send,
                          const void *recv, size_t bytes, unsigned blocks);
 

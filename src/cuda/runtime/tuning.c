@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The tuning file: found, read, parsed strictly. */
+/* Finds the tuning file, reads it, and parses it strictly. */
 #include "base/error.h"
 #include "base/parse.h"
 #include "cuda/runtime/table.h"
@@ -131,7 +131,7 @@ void cuda_table_cache_path(char *path, size_t size)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length = 0;
-    /* The convention: a relative path is to be ignored. */
+    /* The XDG specification: ignore a relative path. */
     if (cache && *cache == '/')
         length = snprintf(path, size, "%s/tutti/tuning", cache);
     else if (home && *home == '/')
@@ -150,7 +150,7 @@ enum tutti_status cuda_table_load(struct cuda_table *table)
     if (!named) {
         cuda_table_cache_path(cache, sizeof cache);
         path = cache;
-        if (access(path, R_OK) != 0) /* no cache is no error */
+        if (access(path, R_OK) != 0) /* a missing cache is no error */
             return TUTTI_OK;
     }
     enum tutti_status status =

@@ -6,8 +6,8 @@
  * From device to hosts: the record of a kernel that failed becomes the fault of the host group,
  * which all ranks see. From hosts to device: a fault or an abort of any rank ends all waits
  * (`stop`). A rank that has left or died ends the waits for that rank alone (`gone`); operations
- * for which that rank had done its part succeed. A death becomes a fault one look later, so that a
- * kernel that waits for that rank can report it first, with the operation's sequence.
+ * for which that rank had done its part succeed. The watch makes a death a fault one look later, so
+ * that a kernel that waits for that rank can report it first, with the operation's sequence.
  *
  * From device to recorder and arena: for which rank a kernel waits, if the wait is long
  * (device_trace.c). A kernel knows only its own wait. From these words a time-out names the rank
@@ -32,8 +32,8 @@ static void look(void *context)
         cpu_group_fail(host, &fault);
     } else {
         cpu_group_exited_peers(host, &left, &dead);
-        /* Relaxed: a kernel that reads it looks at its own word once more, and what a rank had
-         * stored before it was gone is stored. */
+        /* Relaxed: a kernel that reads this polls its own word once more, and the stores that a
+         * rank made before it was gone have arrived. */
         order_store_relaxed_u32(&group->resources->host->gone,
                                 cuda_rank_bits(rank_set_union(left, dead)));
         const int overdue = rank_set_next(rank_set_common(dead, group->dead), -1);

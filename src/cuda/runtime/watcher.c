@@ -11,8 +11,8 @@
 
 /*
  * All watchers with a thread. A child of fork() has none, and takes no lock of this file. A program
- * may exit without stopping them. They must not use pinned pages when the driver frees these: the
- * exit handlers of the driver run after ours, which is installed later.
+ * may exit without stopping them. They must end before the driver frees pinned pages: our exit
+ * handler, installed later than the driver's, runs before it.
  */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_watcher *watchers;
@@ -55,7 +55,7 @@ static void list_add(struct cuda_watcher *watcher)
     pthread_mutex_unlock(&lock);
 }
 
-/* False if the program's exit has been faster. */
+/* Returns false if the program's exit has already emptied the list. */
 static bool list_remove(struct cuda_watcher *watcher)
 {
     bool found = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Points on streams: an event each. In a capture an event stands for edges of the graph; waiting
- * for it in that capture adds edges. It never completes; a test of it returns an error that says
- * so.
+ * for it in that capture adds edges. Such an event never completes; a test of it returns an error
+ * that says so.
  */
 #include "base/error.h"
 #include "cuda/runtime/group_internal.h"
@@ -13,7 +13,7 @@ struct cuda_work {
     const struct cuda_driver *driver;
     CUcontext context;
     CUevent event;
-    uint64_t capture; /* that it was recorded in, 0 if in none */
+    uint64_t capture; /* the capture in which it was recorded; 0: none */
 };
 
 enum tutti_status cuda_work_create(struct cuda_group *group, struct cuda_work **work)
@@ -108,7 +108,7 @@ enum tutti_status cuda_work_wait(const struct cuda_work *work, tutti_stream_t st
     return status;
 }
 
-/* Errors are ignored: the context may be gone, and the event with it. */
+/* Errors are ignored: the context may be gone, and the event, too. */
 void cuda_work_destroy(struct cuda_work *work)
 {
     struct cuda_visit visit;

@@ -2,7 +2,7 @@
 /*
  * What a stage has in one context: streams for copies, words that those streams write, the code of
  * the waiting kernel. A device's place is in the context that is current when the device is first
- * named, if that is the device's, else in the device's primary context. A stream that waits may be
+ * named, if it is of this device, else in the device's primary context. A stream that waits may be
  * of another context: that context gets a place with the kernel alone.
  */
 #include "base/error.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory that a stage uses again and again: pinned memory that copies go through, and memory of
+ * Memory that a stage reuses: pinned memory that copies go through, and memory of
  * devices for results. Some pinned memory is a segment that ranks of other processes map, too. The
  * group's thread alone takes and gives pinned memory. Any thread with a fence takes and gives
  * results, under the stage's lock, also after the group's end: a stage goes to another group only
- * when no fence is out.
+ * when all its fences have been given back.
  */
 #include "base/error.h"
 #include "cuda/staging/stage_internal.h"
@@ -134,7 +134,7 @@ void cuda_blocks_find(struct cuda_stage *stage)
 {
     struct cuda_block *block = list_take(&stage->lost, PINNED, 0);
     for (; block; block = list_take(&stage->lost, PINNED, 0))
-        list_give(&stage->idle, block); /* a peer may still touch those that are segments */
+        list_give(&stage->idle, block); /* no segments: a peer may still access them */
 }
 
 enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,

@@ -12,7 +12,7 @@
  * - The stream and the thread wait for each other without a deadline. The threads of the ranks wait
  *   for each other with the operation's deadline. A caller waits for a place in the ring until its
  *   time-out; then the communicator fails.
- * - Whatever ends the thread, its last word is `done` = 2^63 - 1. The driver's GEQ compares
+ * - However the thread ends, its last write is `done` = 2^63 - 1. The driver's GEQ compares
  *   cyclically, so this word lets every wait pass, now and later. The fault is recorded first.
  * - A call of the driver that fails before the first piece is announced changes nothing. After that
  *   the communicator fails on all ranks.
@@ -99,8 +99,8 @@ static bool piece_is_lost(void *context, enum wait_depth depth)
     return has_failed(proxy);
 }
 
-/* Waits until the stream has brought the piece; false if the communicator fails first. There is no
- * deadline: earlier work on the stream may take its time, and the waiting peers have deadlines. */
+/* Waits until the stream has copied the piece in; false if the communicator fails first. There is
+ * no deadline: earlier work on the stream may take long, and the waiting peers have deadlines. */
 static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
 {
     const struct waiter waiter = {
@@ -133,7 +133,7 @@ static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operat
         .algo = algo == TUTTI_ALGO_HOST_STAGED ? TUTTI_ALGO_NONE : algo,
     };
     cpu_choose(host, &call, &request.choice);
-    request.choice.zero_copy = false; /* the slots are no peer's to use */
+    request.choice.zero_copy = false; /* no peer may use the slots */
     if (piece == 0)
         return request.choice.run->run(host, &request, TUTTI_STREAM_DEFAULT);
     return cpu_all_reduce_more(host, &request);
@@ -189,7 +189,7 @@ static void stop(void *context)
     cpu_group_quit(proxy->host);
 }
 
-/* Operations that are left fail. The word lets all streams pass, now and later. */
+/* Fails the remaining operations. The word lets all streams pass, now and later. */
 static void ended(void *context)
 {
     struct cuda_proxy *proxy = context;
@@ -279,7 +279,7 @@ static CUdeviceptr slot_of(const struct cuda_proxy *proxy, uint64_t number)
     return cuda_address(proxy->page->slots[number % CUDA_PROXY_SLOTS]);
 }
 
-/* Has the stream copy a piece in and say that the piece has come. */
+/* Makes the stream copy a piece in and write that the piece has come. */
 static enum tutti_status piece_in(struct cuda_group *group, const struct operation *operation,
                                   uint64_t piece, CUstream stream)
 {
@@ -299,9 +299,9 @@ static enum tutti_status piece_in(struct cuda_group *group, const struct operati
 
 /*
  * Copies into the device's memory. The driver does a small flat copy on the device's
- * multiprocessors, for which processes take turns: 8 bytes among 8 processes on one H200 took 1.16
+ * multiprocessors, which processes use in turn: 8 bytes among 8 processes on one H200 took 1.16
  * ms an operation. A copy of several rows goes to a copy engine, which processes share: 0.10 ms.
- * The fewest rows are the quickest; a single byte has none.
+ * The fewest rows are the fastest. A single byte cannot be cut into rows.
  */
 static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr to,
                                   CUdeviceptr from, size_t bytes, CUstream stream)
@@ -324,7 +324,7 @@ static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr 
     return CUDA_CALL(driver, memcpy_2d_async, &copy, stream);
 }
 
-/* Has the stream wait for a piece's result and copy that out. */
+/* Makes the stream wait for a piece's result and copy it out. */
 static enum tutti_status piece_out(struct cuda_group *group, const struct operation *operation,
                                    uint64_t piece, CUstream stream)
 {
@@ -339,7 +339,7 @@ static enum tutti_status piece_out(struct cuda_group *group, const struct operat
                : status;
 }
 
-/* The peers have the operation, and this rank can neither do it nor leave it out. */
+/* Fails the communicator: the peers have begun an operation that this rank cannot run. */
 static enum tutti_status fail(struct cuda_group *group, enum tutti_status status, const char *what)
 {
     return cuda_group_fail(group, status, cpu_group_sequence(group->host), what);

@@ -8,9 +8,9 @@
  * reduces the piece among the hosts of all ranks, with the CPU back end, and writes a word. The
  * stream waits for that word, without using the device, and copies the result back.
  *
- * A stream's wait for a word has no deadline; the thread ends it, and at last lets all waits pass.
- * The thread ends with the program, which does not wait, or with the communicator. A captured
- * stream is declined, since a replay would not reach the thread.
+ * A stream's wait for a word has no deadline; the thread ends each wait, and at its own end all
+ * later ones. The thread ends with the program, which does not wait for it, or with the
+ * communicator. A captured stream is declined, since a replay would not reach the thread.
  */
 #ifndef TUTTI_CUDA_PROXY_H
 #define TUTTI_CUDA_PROXY_H
@@ -48,7 +48,7 @@ static_assert(offsetof(struct cuda_proxy_page, done) == 64, "done");
 static_assert(offsetof(struct cuda_proxy_page, slots) == 4096, "slots");
 
 /* In the context, after the host group has met. Starts the thread. After a failure
- * cuda_proxy_free() frees what there is. Returns DECLINED (the device's streams cannot wait for a
+ * cuda_proxy_free() frees what was made. Returns DECLINED (the device's streams cannot wait for a
  * word), NO_MEMORY, CUDA, SYSTEM. */
 enum tutti_status cuda_proxy_open(struct cuda_group *group);
 /* Lets all streams go on. Operations under way fail with ABORTED on this rank alone. Waits for the
@@ -63,14 +63,14 @@ void cuda_proxy_free(struct cuda_proxy *proxy);
 uint64_t cuda_proxy_enqueued(const struct cuda_proxy *proxy);
 uint64_t cuda_proxy_completed(const struct cuda_proxy *proxy);
 
-/* The algorithm that an all-reduce is said to take, and why. Returns INVALID. */
+/* The algorithm to report for an all-reduce, and the reason. Returns INVALID. */
 enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *algo,
                                        const char **reason);
 /* Puts an operation on the stream: an all-reduce whose operands are checked, or a barrier, which
  * has no elements. Waits while CUDA_PROXY_OPERATIONS are under way.
  * Returns INVALID (the algorithm), DECLINED (a captured stream), CONCURRENT, CUDA, or the fault
- * that stands: TIMEOUT too if no operation ended in time, CUDA if half of the operation was
- * enqueued. */
+ * of the communicator: also TIMEOUT if no operation ended in time, CUDA if only a part of the
+ * operation was enqueued. */
 enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, const struct request *request,
                                      tutti_stream_t stream);
 

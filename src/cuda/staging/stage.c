@@ -39,7 +39,7 @@ void cuda_stage_free(struct cuda_stage *stage)
     free(stage);
 }
 
-/* Makes a call of the driver that does not wait. */
+/* Returns true if the contexts of all places live. Its driver calls do not wait. */
 static bool lives(const struct cuda_stage *stage)
 {
     for (uint32_t i = 0; i < stage->place_count; i++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a process group uses of CUDA to bring tensors through the host: pinned memory that is used
- * again, copies on the group's own streams, and stream fences, by which callers' streams and the
+ * The CUDA objects with which a process group moves tensors through the host: pinned memory that is
+ * reused, copies on the group's own streams, and stream fences, by which callers' streams and the
  * group tell each other how far they are. No CUDA type is visible here.
  *
  * The group's streams never wait: a copy is enqueued when its data is known to be there. So three
- * streams a device, one a direction, serve any number of operations, and no operation holds up
- * another one. A device has the number that it has in this process.
+ * streams a device, one for each direction, serve any number of operations, and no operation delays
+ * another one. Devices have their ordinals in this process.
  */
 #ifndef TUTTI_CUDA_STAGE_H
 #define TUTTI_CUDA_STAGE_H
@@ -28,7 +28,7 @@ enum tutti_status cuda_stage_create(struct cuda_stage **stage);
  * long as the process lives. Takes NULL. */
 void cuda_stage_close(struct cuda_stage *stage);
 
-/* Makes what the device needs: in the current context if it is of that device. Waits for kernels
+/* Creates the device's place: in the current context if that is of this device. Waits for kernels
  * that run on the device if this is its first group. Returns as cuda_stage_check(). */
 enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device);
 /* The same for the device of the current context, as far as possible. Does nothing without one. */
@@ -66,8 +66,8 @@ enum tutti_status cuda_fence_wait(struct cuda_fence *fence, tutti_stream_t strea
                                   const struct cuda_wait_limits *limits, bool *full);
 /* Returns true if a stream went on without cuda_fence_open(). */
 bool cuda_fence_wait_expired(const struct cuda_fence *fence);
-/* Lets all waiting streams go on. What the caller has seen done, copies among it, is done for the
- * work that follows on those streams. */
+/* Lets all waiting streams go on. What the caller has seen complete, also copies, is complete for
+ * the later work on those streams. */
 void cuda_fence_open(struct cuda_fence *fence);
 /* Gives the fence back. Takes NULL. The fence must be open if a stream may wait for it. */
 void cuda_fence_give(struct cuda_fence *fence);
@@ -102,8 +102,8 @@ enum tutti_status cuda_block_take_shared(struct cuda_stage *stage, size_t bytes,
                                          struct cuda_block **block);
 /* Gives it back. No copy uses it any more. Takes NULL. */
 void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block);
-/* The same if copies that do not end may use it. It is not used again before the group ends; a
- * segment, which a peer may use, never. */
+/* The same if copies that do not end may use it. It is not reused before the group ends. A segment
+ * is never reused, since a peer may use it. */
 void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block);
 
 /* Takes memory of a device that is open, at least `bytes`, with any content, for a result, which

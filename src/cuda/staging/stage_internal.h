@@ -32,7 +32,7 @@ struct cuda_stage_place {
     unsigned long long id; /* the context's id, because handles are used again */
     CUfunction stream_wait;
     bool copies;     /* false: it is for waiting kernels alone */
-    uint64_t *words; /* of the flows, until the stage closes */
+    uint64_t *words; /* the flows' words, until the stage closes */
     unsigned char pad0[LAYOUT_LINE];
     struct cuda_flow flows[CUDA_WAYS]; /* used by the group's thread alone */
     unsigned char pad1[LAYOUT_LINE];
@@ -83,10 +83,10 @@ struct cuda_stage {
 
 /* ---- stage.c --------------------------------------------------------------------------------- */
 
-/* Takes a kept stage to which no stream writes any more, or of which a context is gone: then its
- * words are gone, too. NULL if there is none. */
+/* Takes a kept stage to which no stream writes any more, or one that lost a context and with it its
+ * words. NULL if there is none. */
 struct cuda_stage *cuda_stage_take_kept(void);
-/* Frees a stage that has made nothing in a context, or of which a context is gone. */
+/* Frees a stage that has made nothing in a context, or one that lost a context. */
 void cuda_stage_free(struct cuda_stage *stage);
 
 /* ---- place.c --------------------------------------------------------------------------------- */
@@ -107,9 +107,9 @@ void cuda_flows_drain(const struct cuda_driver *driver, const struct cuda_stage_
 
 /* ---- stream_fence.c -------------------------------------------------------------------------- */
 
-/* Returns true if no stream writes to any of them. None is taken. */
+/* Returns true if no stream writes to any fence of the stage. No fence is taken. */
 bool cuda_fences_quiet(const struct cuda_stage *stage);
-/* Of a stage of which a context is gone, and with it all that the driver gave. */
+/* For a stage that lost a context, and with it all that the driver gave. */
 void cuda_fences_free(struct cuda_stage *stage);
 /* Makes the fence idle. Returns true if it was the last one of a closed stage. */
 bool cuda_fence_return(struct cuda_fence *fence);

@@ -3,9 +3,9 @@
  * A stream fence is a line of words in pinned memory, for one operation of a process group at a
  * time.
  *
- * At submission the caller's stream is told to write the first of the words. The group's thread
+ * At submission we enqueue a write of the first word on the caller's stream. The group's thread
  * reads the word, without a CUDA call, and so knows that the stream has come to the submission.
- * Nothing else of ours is on that stream until then.
+ * Until then nothing else of ours is on that stream.
  *
  * A stream that is to wait for the operation gets a waiting kernel (stream_wait.cu), which polls a
  * word that the host writes when the operation ends. So there is one waiting kernel for each stream
@@ -265,7 +265,7 @@ static enum tutti_status waits_launch(struct cuda_fence *fence, tutti_stream_t s
 enum tutti_status cuda_fence_wait(struct cuda_fence *fence, tutti_stream_t stream,
                                   const struct cuda_wait_limits *limits, bool *full)
 {
-    pthread_mutex_lock(&fence->stage->lock); /* which the group's thread may need meanwhile */
+    pthread_mutex_lock(&fence->stage->lock); /* the group's thread may wait for this lock */
     cuda_stage_call_begin(fence->stage);
     enum tutti_status status = waits_launch(fence, stream, limits, full);
     cuda_stage_call_end(fence->stage);
