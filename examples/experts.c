@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A mixture of experts with one expert a rank. Each rank sorts its tokens by their experts, tells
- * each expert how many come, and sends them by an all-to-all with blocks of different lengths. The
- * expert works on what it gets, and the tokens go back the same way.
+ * each expert how many tokens it will get, and sends them by an all-to-all with blocks of different
+ * lengths. The expert processes its tokens, and they go back the same way.
  *
  *     tutti run -n 4 build/examples/experts
  */
@@ -20,7 +20,7 @@ static void must(enum tutti_status status)
     exit(1);
 }
 
-/* Some experts get many tokens of a rank, others none. */
+/* Some experts get many of a rank's tokens, others none. */
 static size_t expert_of(size_t rank, size_t token, size_t experts)
 {
     return token * token % (rank + 3) % experts;
@@ -33,8 +33,8 @@ static void to_elements(size_t *counts, size_t ranks)
         counts[r] *= WIDTH;
 }
 
-/* Sends the tokens of each expert, which lie one behind the other, and brings them back. Returns
- * how many this rank's expert had. */
+/* Sends the tokens, sorted by expert, to the experts, and gets them back. Returns how many tokens
+ * this rank's expert had. */
 static size_t experts_run(float *sorted, size_t *counts, size_t ranks, size_t rank,
                           tutti_comm_t *comm)
 {

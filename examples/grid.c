@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Multiplies a matrix with a vector on a grid of ranks. Each rank has one block of the matrix, and
- * the grid's columns have the parts of the vector. A rank multiplies its block with the part of its
- * column, the ranks of a row add what they got, and each row has its part of the result. Rows and
+ * Multiplies a matrix with a vector on a grid of ranks. Each rank has one block of the matrix.
+ * Each column of the grid has one part of the vector. A rank multiplies its block with its column's
+ * part, and the ranks of a row add their products, which are the row's part of the result. Rows and
  * columns are communicators that are split from the first one.
  *
  *     tutti run -n 4 build/examples/grid
@@ -31,7 +31,7 @@ static double vector(int j)
     return j % 7;
 }
 
-/* The most columns that make a grid no wider than high. */
+/* The largest number of columns of a grid that is not wider than high. */
 static int columns_of(int ranks)
 {
     int columns = 1;

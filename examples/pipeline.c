@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A pipeline: each rank has one layer of a model, takes the batches from the rank before it and
- * passes them on. Rank 0 reads the weights and scatters them, the last rank has the results.
+ * A pipeline: each rank has one layer of a model, takes batches from the previous rank and
+ * passes the results on. Rank 0 reads the weights and scatters them, the last rank has the results.
  *
  *     tutti run -n 4 build/examples/pipeline
  */

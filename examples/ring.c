@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A ring: each rank has a block of keys and looks for the key that is nearest to its query. The
- * blocks travel around the ring, so each rank sees all keys but never has more than two blocks, as
- * in attention over a long sequence.
+ * A ring: each rank has a block of keys and looks for the key that is nearest to its query. As in
+ * attention over a long sequence, the blocks travel around the ring: each rank sees all keys, but
+ * never has more than two blocks.
  *
  *     tutti run -n 4 build/examples/ring
  */

@@ -27,7 +27,7 @@ static void must(enum tutti_status status)
     exit(1);
 }
 
-/* A number of -1 to 1 that each rank can compute. */
+/* A number from -1 to 1. Each rank can compute it. */
 static float number(unsigned i)
 {
     i = (i ^ 61U ^ i >> 16) * 9U;

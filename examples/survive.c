@@ -7,8 +7,8 @@
  *     tutti run -n 4 build/examples/survive
  *
  * `tutti run` serves the store, so the store outlives every rank. It ends the survivors of a failed
- * rank after --wait seconds (2 by default); a program that recovers sets more. Its exit status
- * is that of the dead rank: 137, which is 128 + SIGKILL.
+ * rank after --wait seconds (2 by default); a program that recovers needs more. The exit status
+ * of `tutti run` is that of the dead rank: 137, which is 128 + SIGKILL.
  *
  * With the argument "stop" the last rank stops (SIGSTOP) instead, and the others wait for it. Then
  * `tutti dump` and `tutti diagnose` name this rank; SIGCONT lets it go on.
@@ -52,8 +52,8 @@ static enum tutti_status all_reduce(tutti_comm_t *comm, float *sum)
 }
 
 /* Replaces the communicator with one of the ranks that are left. Returns the number of operations
- * on the old one that all of them have completed. Some rank may have completed one more; it repeats
- * that one with the others. */
+ * on the old one that all of them have completed. Some ranks may have completed one more; they
+ * repeat it with the others. */
 static int shrink(tutti_comm_t **comm, tutti_store_t *store)
 {
     struct tutti_shrink_result result = {.struct_size = sizeof result};

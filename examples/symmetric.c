@@ -95,7 +95,7 @@ int main(void)
     read_peers(numbers, me.rank, me.world_size);
     printf("rank %d of %d: sums, messages and views are right\n", me.rank, me.world_size);
 
-    /* The free does not wait for peers. So no rank frees before all have finished reading. */
+    /* The free does not wait for peers. So each rank waits until all have finished reading. */
     must(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT));
     must(tutti_symm_free(mailbox));
     must(tutti_symm_free(numbers));

@@ -2,8 +2,8 @@
 /*
  * Tensor parallelism: the MLP blocks of a transformer, sharded over the ranks as in Megatron-LM
  * (Shoeybi et al. 2019). Each block computes x + gelu(x W1) W2. Each rank holds some columns of W1
- * and the same rows of W2. So the activation needs no data of other ranks, and one all-reduce of
- * the partial products ends the block.
+ * and the same rows of W2. So the activation needs no data from other ranks. One all-reduce of the
+ * partial products ends the block.
  *
  * First rank 0 writes a file of weights. Each rank reads its shard for the sharded run, and all
  * weights for an unsharded run to compare with. The two runs add in different orders, so they may

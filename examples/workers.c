@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Rank 0 hands out tasks to workers, which take as many as they can: messages of a process group,
- * from any source. Before that all ranks get the table that the tasks need, by a broadcast that
- * goes on in the background.
+ * Rank 0 hands out tasks to workers; a fast worker gets more of them. The tasks are messages of a
+ * process group, and rank 0 receives answers from any source. Before that a broadcast in the
+ * background gives all ranks the table that the tasks need.
  *
  *     tutti run -n 4 build/examples/workers
  */
@@ -56,7 +56,7 @@ static int receive(tutti_pg_t *pg, int32_t *data, int64_t count, int rank, uint3
     return done(work);
 }
 
-/* An answer is a task and its result. A worker's first one is of no task. */
+/* An answer is a task and its result. A worker's first answer belongs to no task. */
 static int hand_out(tutti_pg_t *pg, int workers)
 {
     int32_t answer[2], task = 0;

@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The parent checks its children every LOOK_MS. After the first error it waits settle_seconds for a
- * better one: the peers of a killed rank may report before the kernel does. */
+/* The parent checks its children every LOOK_MS. After the first error it waits settle_seconds for
+ * one nearer to the cause: the peers of a killed rank may report before the kernel does. */
 enum { LOOK_MS = 100 };
 static const double settle_seconds = 0.3, progress_seconds = 0.5;
 
@@ -214,8 +214,8 @@ static void look_at_children(struct bench *bench)
         if (status == 0)
             continue;
         note_trouble(bench);
-        /* A rank that exits has reported why. A rank that was killed has not, so that its death is
-         * reported. */
+        /* A rank that exits has reported why. A rank that was killed has not, so the parent reports
+         * its death. */
         if (!*bench->death || (WIFSIGNALED(status) && !bench->killed)) {
             char how[96];
             ranks_describe_exit(status, how, sizeof how);

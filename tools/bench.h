@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tutti bench: bench_report.c is the command and its report, bench_options.c reads the command
- * line, bench.c starts the ranks and watches them, bench_measure.c is what a rank does (bench_gpu.c
- * with a GPU), bench_table.c prints the table. tutti tune has the same ranks measure tuning files
- * in turn.
+ * line, bench.c starts the ranks and watches them, bench_measure.c is one rank (bench_gpu.c with a
+ * GPU), bench_table.c prints the table. For tutti tune the same ranks measure tuning files in turn.
  *
  * The ranks are children of the tool or, with --threads, threads of one child. All of them measure
  * the same list of rows. After each row a rank writes one record to the pipe that they share.
@@ -55,7 +54,7 @@ struct bench_config {
     bool symmetric;
     int64_t timeout_ms;               /* 0: the library's default */
     double wait_seconds;              /* how long GPU ranks wait for each other on the host */
-    bool long_rows;                   /* the table shows more, with a row for each place */
+    bool long_rows;                   /* more columns, and a row for each place */
     bool osu;                         /* the table has the columns of the OSU micro-benchmarks */
     const char *json_path, *csv_path; /* "-": the standard output */
     unsigned options_given;           /* bits of the options that not every measurement accepts */
@@ -88,11 +87,11 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv);
 void bench_config_default(struct bench_config *config);
 /* Keeps the words of the command line. Call it before argp reorders them. */
 void bench_config_command(struct bench_config *config, int argc, char **argv);
-/* Examines the machine and lists the rows. False after a message. */
+/* Examines the machine and lists the rows. Returns false after a message. */
 bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);
 const struct collective *bench_collective(const struct bench_config *config);
-/* Places where it is measured: 1 if it has no operands, or they may not overlap. */
+/* Number of places to measure: 1 if there are no operands, or if they may not overlap. */
 int bench_places(const struct bench_config *config);
 /* The row's operation as text. NULL: it has none. */
 const char *bench_op_name(const struct bench_config *config, const struct bench_row *row);
@@ -101,13 +100,13 @@ bool bench_write_files(const struct bench_config *config, json_t *result);
 
 enum bench_place { BENCH_OUT_OF_PLACE, BENCH_IN_PLACE, BENCH_PLACES };
 
-/* The scalar of premul_sum. With `exact` the products are exact, which sums round a ring need. */
+/* The scalar of premul_sum. With `exact` the products are exact, as sums along a ring need. */
 double bench_premul_scalar(bool exact);
 /* The inputs of a row and its expected results. */
 struct reference bench_reference(const struct bench_config *config, int index,
                                  enum bench_place place, bool exact);
 
-/* X(name, text): what is measured besides the library. */
+/* X(name, text): what is measured in addition to the library. */
 #define BENCH_RIVAL_MAP(X)                                                                         \
     X(NCCL, "nccl")                                                                                \
     X(NCCL_SYMMETRIC, "nccl_symmetric")
@@ -141,7 +140,7 @@ struct bench_record {
     char device[128];         /* BENCH_READY, of a GPU */
     int nccl;                 /* BENCH_READY: NCCL's version, 0 if it is not measured */
     double setup_ms;          /* BENCH_READY */
-    double round_trip_ns; /* rank 0's BENCH_ROW: the larger one of before and after; 0: unknown */
+    double round_trip_ns; /* rank 0's BENCH_ROW: the larger of two, before and after; 0: unknown */
     bool moved;           /* rank 0's BENCH_ROW: near before and far after, or the reverse */
     enum tutti_algo algo; /* rank 0's BENCH_ROW */
     unsigned serving;     /* rank 0's BENCH_ROW on a GPU: bit a: transport a can run it */

@@ -32,7 +32,7 @@ enum {
     GUARD = 0x5a,
     CHUNK_PERIODS = 64,     /* elements that are copied and compared at once */
     GRAPH_BATCH = 50,       /* operations in a round */
-    EAGER_BATCH = 200,      /* less than the 1024 launches that a stream holds */
+    EAGER_BATCH = 200,      /* fewer than the 1024 launches that a stream holds */
     LARGE_BYTES = 64 << 20, /* larger ones */
     LARGE_BATCH = 10,
     LEAST_ROUNDS = 10,
@@ -112,8 +112,8 @@ static bool synchronize(struct gpu_bench *bench)
     return ok && !status;
 }
 
-/* All ranks meet on the host. No kernel runs, so that neither ours nor a rival's are warmed up by
- * the meeting. */
+/* All ranks meet on the host. The meeting runs no kernel, so it warms up neither our kernels nor a
+ * rival's. */
 static bool meet(struct gpu_bench *bench)
 {
     struct bench_shared *shared = bench->self->shared;
@@ -394,8 +394,8 @@ static bool time_rounds(struct gpu_bench *bench, struct trial *trial, int rounds
     return meet(bench);
 }
 
-/* First one call of each engine outside a graph, for rivals with a late set-up; then the graphs and
- * their warm-up. */
+/* First calls each engine once outside a graph, for rivals with a late set-up. Then captures and
+ * warms up the graphs. */
 static bool prepare(struct gpu_bench *bench, struct trial *trial, double *each_us)
 {
     double host_us = 0;

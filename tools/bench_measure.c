@@ -65,7 +65,7 @@ static void find_operands(const struct measure *measure, const struct bench_row 
         *send = *recv + own;
 }
 
-/* The root of the operation that comes next, and of no other. */
+/* The root of the next operation. */
 static int root_of(const struct measure *measure)
 {
     return (int)(measure->operations % (unsigned)measure->config->ranks);
@@ -94,7 +94,7 @@ static enum tutti_status run_once(struct measure *measure, const struct bench_ro
 
 /* ---- correctness ----------------------------------------------------------------------------- */
 
-/* Each block of an input has numbers of its own. */
+/* Each block of an input has different numbers. */
 static struct reference reference_of(const struct measure *measure, int index,
                                      enum bench_place place, int block)
 {
@@ -181,7 +181,7 @@ static void prepare(struct measure *measure, const struct bench_row *row)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* The number of operations for one reading of the clock, which itself costs some 25 ns. */
+/* The number of operations for one reading of the clock; a reading costs some 25 ns. */
 static int batch_of(const struct bench_config *config, const struct bench_row *row, int iterations)
 {
     int batch = row->bytes <= 1024 ? 32 : row->bytes <= 16384 ? 8 : 1;
@@ -205,7 +205,7 @@ static enum tutti_status agree(struct measure *measure, int *value)
     return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
 }
 
-/* Runs a few operations. *each is the time of one, in seconds. */
+/* Runs a few operations. *each is the time of one operation, in seconds. */
 static enum tutti_status run_batch(struct measure *measure, const struct bench_row *row,
                                    enum bench_place place, int count, double *each)
 {

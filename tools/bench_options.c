@@ -11,12 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long GPU ranks wait for each other on the host: WAIT_SECONDS, or with --timeout that and
- * ALLOWANCE_SECONDS. One rank's host may need longer than another's to fill and compare large
+/* How long GPU ranks wait for each other on the host: WAIT_SECONDS; with --timeout its value
+ * plus ALLOWANCE_SECONDS. One rank's host may need longer than another's to fill and compare large
  * buffers. */
 enum { WAIT_SECONDS = 120, ALLOWANCE_SECONDS = 10 };
 
-/* With --vs but without --seconds: the time for each rival. And the target length of a timed block.
+/* The time for each rival, with --vs but without --seconds. The target length of a timed block.
  */
 enum { RIVAL_SECONDS = 10, BLOCK_MS = 5, CROWDED_BLOCK_MS = 20 };
 enum { GPU_WARMUP = 5 };
@@ -46,7 +46,7 @@ enum {
     OPTION_BOTH,
 };
 
-/* Those of collective.h. */
+/* The collectives of collective.h. */
 #define COLLECTIVE_NAMES                                                                           \
     " all_reduce, barrier, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "    \
     "scatter, send_recv, all_gather_v, reduce_scatter_v, all_to_all_v, gather_v, scatter_v"
@@ -412,7 +412,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
 
 /* Options that not every measurement accepts. They need a collective with data, with a reduction or
  * with a choice of algorithms. A comparison with other libraries measures float32, with sum, in
- * place, in blocks of its own length. */
+ * place, and chooses the length of blocks itself. */
 enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8, NO_RIVAL = 16 };
 static const struct {
     int key;
@@ -463,7 +463,7 @@ static void refuse_options(struct argp_state *state, unsigned measurement, const
         argp_error(state, "%s: leave out %s", why, names);
 }
 
-/* Refuses the options that the collective has no use for. */
+/* Refuses the options that have no meaning for the collective. */
 static void check_collective(struct argp_state *state)
 {
     struct bench_config *config = state->input;
@@ -755,7 +755,8 @@ bool bench_config_complete(struct bench_config *config)
            fits_memory(config) && complete_vs(config);
 }
 
-/* nccl-tests' -n is 20 or more as a rule. So many ranks are unlikely on few cores. */
+/* In nccl-tests -n is the number of iterations, usually 20 or more. So many ranks are unlikely on
+ * few cores. */
 static void hint_at_iterations(const struct bench_config *config, int asked)
 {
     if (config->device == TUTTI_DEVICE_CPU && asked >= 10 && asked > 2 * config->placement.cores)

@@ -2,7 +2,7 @@
 /*
  * The table of tutti bench. A row has at most 120 columns. The first cells name what was measured,
  * the others have the times. By default they are those of nccl-tests, for both places in one row.
- * With --long, and with NCCL, there are more of them, and each place has a row.
+ * With --long, and with NCCL, there are more cells, and each place has a row.
  */
 #include "bench_table.h"
 #include "commit.h"
@@ -305,7 +305,7 @@ static void print_subject(const struct bench_config *config, const struct bench_
            last);
 }
 
-/* Times are those of all ranks, out of place. The size is that of a block, as the MPI call has it.
+/* Times are those of all ranks, out of place. The size is that of a block, as in the MPI call.
  */
 static void print_osu(const struct bench_config *config, const struct bench_result *result)
 {

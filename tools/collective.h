@@ -5,8 +5,8 @@
  *
  * A call has `count` elements: a block. An operand is one block, or one block for each rank, in
  * rank order. The size of a measurement is that of the larger operand, as in nccl-tests. In place,
- * the smaller operand is the rank's own block in the larger one, as NCCL has it; operands of equal
- * size are the same. Rivals' programs use this header, so that it needs no function of the library.
+ * the smaller operand is the rank's own block in the larger one, as in NCCL; operands of equal size
+ * are the same. Rivals' programs use this header, so it must not need a function of the library.
  */
 #ifndef TUTTI_TOOL_COLLECTIVE_H
 #define TUTTI_TOOL_COLLECTIVE_H
@@ -22,10 +22,10 @@ struct collective {
     /* The bus bandwidth is the size over the time, times this, times (n - 1) / n, or, if the factor
      * is 0, not changed. As nccl-tests has it. */
     int bus_factor;
-    bool rooted;       /* one rank is the root: measurements take each in turn */
+    bool rooted;       /* one rank is the root: in measurements each rank in turn */
     bool send_at_root; /* only the root has the operand */
     bool recv_at_root;
-    bool varies; /* a v-form: a block may have a length of its own */
+    bool varies; /* a v-form: blocks may differ in length */
     bool apart;  /* its operands may not overlap at all */
 };
 
@@ -88,7 +88,7 @@ static inline bool collective_has_blocks(enum tutti_collective which)
     return collectives[which].send_all || collectives[which].recv_all;
 }
 
-/* Its name as a measurement: of messages, that of what each rank does. */
+/* The name of its measurement. For messages it is the name of what each rank does. */
 static inline const char *collective_name(enum tutti_collective which)
 {
     return which == TUTTI_COLLECTIVE_SEND ? "send_recv" : tutti_collective_name(which);
@@ -102,7 +102,7 @@ static inline bool collective_is_plain(enum tutti_collective which)
            which != TUTTI_COLLECTIVE_SEND;
 }
 
-/* One of the collectives with operands, with equal chances if the number is random. */
+/* Chooses a collective with operands. If the number is random, all have equal chances. */
 static inline enum tutti_collective collective_draw(uint64_t random)
 {
     unsigned which = (unsigned)(random % COLLECTIVE_ROWS);
@@ -127,7 +127,7 @@ static inline int collective_blocks(const struct collective *collective, int ran
     return collective->send_all || collective->recv_all ? ranks : 1;
 }
 
-/* Whether it is compared in place. MPIs have all-to-alls in place for memory, not for speed. */
+/* Whether it is compared in place. MPIs have all-to-alls in place to save memory, not time. */
 static inline bool collective_is_in_place(const struct collective *collective)
 {
     return !collective->send_all || !collective->recv_all;

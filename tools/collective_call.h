@@ -11,7 +11,7 @@ static inline int collective_neighbour(int rank, int distance, int ranks)
     return (rank + ranks + distance) % ranks;
 }
 
-/* To the next rank, from the one before. */
+/* Sends to the next rank and receives from the previous one. */
 static inline enum tutti_status collective_send_recv(const void *send, void *recv, size_t count,
                                                      enum tutti_dtype dtype, tutti_comm_t *comm,
                                                      const struct tutti_call_options *options)
@@ -28,10 +28,9 @@ static inline enum tutti_status collective_send_recv(const void *send, void *rec
     return tutti_group_end();
 }
 
-/* counts[r] is the length of rank r's block. It is one for all ranks, except in a v-form. An
- * all_to_all_v sends this to rank r. Without a v-form counts[0] is read alone. The call may not be
- * one of a group. `op`: ignored unless the collective reduces. `root`: unless it has one. `options`
- * may be NULL. */
+/* In a v-form counts[r] is the length of rank r's block; an all_to_all_v sends this to rank r. In
+ * other calls counts[0] is the length of every block. The call may not be one of a group. `op` is
+ * ignored unless the collective reduces, `root` unless it has a root. `options` may be NULL. */
 static inline enum tutti_status collective_call(enum tutti_collective which, const void *send,
                                                 void *recv, const size_t *counts,
                                                 enum tutti_dtype dtype, tutti_op_t op, int root,

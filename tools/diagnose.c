@@ -275,8 +275,8 @@ int command_diagnose(int argc, char **argv)
     dump_set_free(&diagnose.dumps);
     free(diagnose.verdicts);
     free(diagnose.crossings);
-    /* At its end the program itself turns only exit status 0 into a failure, because other values
-     * may be a rank's. */
+    /* check_output() in main.c turns only exit status 0 into a failure, because another value may
+     * be a rank's. */
     if (!tool_output_arrived())
         diagnose.failed = true;
     return diagnose.failed ? TOOL_FAILED : culprits > 0 ? TOOL_OK : NOBODY;

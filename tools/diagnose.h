@@ -11,14 +11,14 @@ enum { DIAGNOSE_TEXT_BYTES = 160, DIAGNOSE_OPERATIONS_MOST = 65536 };
 
 /* A lane is a series of operations with its own sequence: a tag's operations, or all calls (-1). */
 #define DIAGNOSE_CALLS (-1)
-/* A message of a process group that waits; its sequence means nothing to other ranks. */
+/* A message of a process group that waits; other ranks do not know its sequence. */
 #define DIAGNOSE_MESSAGE (-2)
 
 struct dump_operation {
     int64_t lane;
     int64_t sequence;
-    bool pending;                   /* waits for the others, or failed while it did */
-    bool inside;                    /* its caller is inside */
+    bool pending;                   /* waits for the others, or failed while it waited */
+    bool inside;                    /* its caller is inside the call */
     int peer;                       /* of a message; -1: any rank */
     char what[DIAGNOSE_TEXT_BYTES]; /* all that ranks must agree on */
 };
@@ -40,16 +40,16 @@ struct dump {
     int64_t generation;  /* 0: the ranks have not met */
     int64_t taken_ns;
     int rank, world_size, pid;
-    int awaits; /* the rank that it waits for, -1 if none */
+    int awaits; /* the rank for which this rank waits, -1 if none */
     struct dump_fault fault;
     const char *lives[TUTTI_MAX_RANKS]; /* of its peers; NULL: unknown */
     int64_t entered[TUTTI_MAX_RANKS];   /* 0: unknown */
-    struct dump_operation *operations;  /* without refused ones and those of subsets */
+    struct dump_operation *operations;  /* without refused operations and those of subsets */
     size_t count;
 };
 
 /* diagnose_read.c: reads a raw dump or one in JSON. Returns false, with the cause in `problem`, if
- * the bytes are no dump. */
+ * the bytes are not a dump. */
 bool dump_parse(const char *text, size_t bytes, struct dump *dump, char *problem, size_t size);
 void dump_free(struct dump *dump);
 
@@ -114,7 +114,7 @@ struct dump_set {
 };
 
 /* diagnose_files.c: reads the dumps in files and in directories. The list `paths` ends with NULL.
- * Returns false, after messages, if a file could not be read; the others were read all the same. */
+ * Returns false, after messages, if a file could not be read; it still reads the others. */
 bool dump_set_read(char **paths, struct dump_set *dumps);
 void dump_set_free(struct dump_set *dumps);
 

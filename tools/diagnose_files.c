@@ -60,7 +60,7 @@ static int is_visible(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-/* Reads an entry of a directory. Ignores what is no ordinary file, and returns true for it. */
+/* Reads an entry of a directory. Ignores one that is no ordinary file, and returns true. */
 static bool entry_take(struct dump_set *dumps, const char *directory, const char *name, int *files)
 {
     struct stat info;

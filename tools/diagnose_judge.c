@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Names the culprits. The evidence is checked in this order, and the first that names a rank
+ * Names the culprits. The evidence is checked in this order; the first step that names a rank
  * decides:
  *
  *   1. The first operation about which ranks disagree: the smaller side, or both if they are equal.
@@ -68,7 +68,7 @@ static int compare(const void *a, const void *b)
     return (left->rank > right->rank) - (left->rank < right->rank);
 }
 
-/* Drops the second of two equal operations of one rank, which only a damaged dump has. */
+/* Drops the second of two equal operations of one rank. Only a damaged dump has such operations. */
 static void drop_repeated(struct evidence *evidence)
 {
     size_t kept = 0;
@@ -239,7 +239,7 @@ static void find_gone(struct evidence *evidence)
     }
 }
 
-/* ---- 3: who has not come --------------------------------------------------------------------- */
+/* ---- 3: ranks that are behind ---------------------------------------------------------------- */
 
 /* In the lane of entries `first` to `end` - 1: finds the last operation in which a rank waits, and
  * names the ranks that have not entered it. */
@@ -251,7 +251,7 @@ static void find_behind_in(struct evidence *evidence, size_t first, size_t end)
             waits = evidence->all[i].operation;
     for (int rank = 0; waits && rank < evidence->verdict->world_size; rank++) {
         int64_t last = last_of(evidence, waits->lane, rank);
-        /* For a rank without a dump the others may have seen little. */
+        /* The other ranks may know little about a rank without a dump. */
         if (last < waits->sequence && (evidence->of[rank] || last > 0))
             blame(evidence, rank, CULPRIT_BEHIND, waits->lane, waits->sequence, waits->what);
     }
@@ -312,7 +312,7 @@ static void find_stuck(struct evidence *evidence)
     }
 }
 
-/* ---- 7: who has said nothing ----------------------------------------------------------------- */
+/* ---- 7: ranks without a dump ----------------------------------------------------------------- */
 
 static void find_missing(struct evidence *evidence)
 {

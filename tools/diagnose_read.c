@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a dump, raw or JSON. Files may come from anywhere, so that nothing in them is trusted. */
+/* Reads a dump, raw or JSON. Files may come from anywhere, so nothing in them is trusted. */
 #include "diagnose.h"
 #include "dump.h"
 

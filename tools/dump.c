@@ -65,8 +65,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* Completes "dd" to "dd.%h.%p", so that each process has a file of its own. save() refuses a path
- * that exists and is no ordinary file. */
+/* Completes "dd" to "dd.%h.%p", so that each process has its own file. save() refuses a path
+ * that exists and is not an ordinary file. */
 static bool pattern_choose(struct dump *dump)
 {
     struct stat info;
@@ -104,7 +104,7 @@ static bool written_add(struct dump *dump, const char *path, const struct record
     return true;
 }
 
-/* Writes a private file, whole or not at all. A symbolic link of that name is replaced. */
+/* Writes a private file, whole or not at all. It replaces a symbolic link of that name. */
 static bool save(const char *path, json_t *root)
 {
     char draft[RECORD_PATH_BYTES + 8];

@@ -14,10 +14,10 @@
 /* Whether a file begins as a page does. */
 bool dump_is_raw(const void *bytes, size_t size);
 /*
- * Copies a page from untrusted bytes. In the copy strings end, and numbers that index are in range.
- * Its entries and marks are sorted, oldest first; those that do not count are 0 and stand last.
- * Returns NULL, with the cause in `problem`, if the bytes are no page of this version; else the
- * page, to be freed with free().
+ * Copies a page from untrusted bytes. In the copy strings are terminated, and indices are in range.
+ * Its entries and marks are sorted, oldest first; invalid ones are 0 and stand last. Returns NULL,
+ * with the cause in `problem`, if the bytes are not a page of this version; else the page, which
+ * the caller frees with free().
  */
 struct record_page *dump_page_parse(const void *bytes, size_t size, char *problem,
                                     size_t problem_size);
@@ -26,7 +26,7 @@ struct record_page *dump_page_parse(const void *bytes, size_t size, char *proble
 typedef bool dump_page_fn(void *context, const struct record_page *page);
 /* Reads all recorders of a process of this user, which may be running, stopped or stuck. Returns
  * false, after messages, if one cannot be read, if fn returned false, or if the process has none;
- * the other recorders are read all the same. */
+ * it still reads the other recorders. */
 bool dump_read_process(int pid, dump_page_fn *fn, void *context);
 
 /* The members that tutti-dump(1) describes. Takes a page of dump_page_parse(). NULL if there is no

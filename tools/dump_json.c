@@ -183,7 +183,7 @@ static json_t *wait_to_json(const struct record_page *page)
     add_number(object, "sequence", sequence);
     add(object, "rank", json_integer(rank));
     add_time(object, "since_ns", page, page->awaited_since);
-    /* A kernel knows only the rank that it waits for itself. */
+    /* A kernel knows only the rank for which it waits. */
     if (device && sequence)
         json_array_append_new(absent, json_integer(rank));
     for (int r = 0; !device && kind_of(entry) == RECORD_CALL && r < page->world_size; r++)

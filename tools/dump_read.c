@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reads recorders, and trusts no byte of them. Those of another process are found through its table
- * of descriptors in /proc. The kernel allows this to a process that may trace the other one: as a
- * rule, one of the same user. The process takes no part.
+ * Reads recorders, and trusts no byte of them. It finds those of another process through that
+ * process' descriptors in /proc. The kernel allows this to a process that may trace the other one,
+ * usually one of the same user. The other process takes no part.
  */
 #include "base/ticks.h"
 #include "dump.h"

@@ -389,7 +389,7 @@ struct peer_trial {
     bool stuck; /* copies did not end in time and may still run */
 };
 
-/* A faulty link may not answer at all, so that the wait is bounded. */
+/* A faulty link may never answer, so the wait is bounded. */
 static bool stream_ends(struct peer_trial *trial)
 {
     double deadline = clock_seconds() + PEER_DEADLINE_S;
@@ -456,11 +456,11 @@ bool gpu_try_peer(int from, int to)
          round_trip(trial, trial->theirs, trial->mine, 2);
 
 err_free:
-    if (trial->stuck) /* the copies use all of it, and freeing memory waits for them */
+    if (trial->stuck) /* the copies use the memory, and a free would wait for them */
         return false;
     gpu_stream_destroy(trial->stream);
     gpu_free(trial->mine);
-    gpu_free(trial->theirs); /* addresses are unified, so that any context can free it */
+    gpu_free(trial->theirs); /* addresses are unified, so any context can free it */
     free(trial);
     return ok;
 }

@@ -25,8 +25,8 @@ struct gpu_facts {
 /* The calling thread's last error. */
 const char *gpu_error(void);
 
-/* Opens and initialises libcuda, or TUTTI_CUDA_LIBRARY. Any thread may call it, also again. It
- * comes before all functions below. */
+/* Opens and initialises libcuda, or TUTTI_CUDA_LIBRARY. Any thread may call it, any number
+ * of times. Call it before all functions below. */
 bool gpu_open(void);
 /* The number of GPUs. A child process counts them, so that the caller may still fork. 0: see
  * gpu_error(). */

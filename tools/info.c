@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tutti info: the facts that a report of a problem should begin with. They are collected in one
- * JSON tree, which is printed as indented text or as JSON. */
+/* tutti info: the facts with which a problem report should begin. They are collected in one JSON
+ * tree, which is printed as indented text or as JSON. */
 #include "info.h"
 #include "json_text.h"
 #include "place.h"
@@ -103,7 +103,7 @@ static json_t *describe_launcher(void)
     return json_sprintf("%s, rank %d of %d", launcher.name, launcher.rank, launcher.world_size);
 }
 
-/* Reports are shown to others, so that the secret's value is left out. */
+/* Reports are shown to others, so the secret's value is left out. */
 static json_t *describe_environment(void)
 {
     static const char secret[] = "TUTTI_STORE_SECRET=";

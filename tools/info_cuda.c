@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CUDA section of tutti info. A child process makes it and passes it on as JSON, because CUDA
- * does not survive fork(), and because GPUs that hang must not hang the tool.
+ * The CUDA section of tutti info. A child process makes it and sends it as JSON, because CUDA does
+ * not survive fork(), and because GPUs that hang must not hang the tool.
  */
 #include "gpu.h"
 #include "info.h"

@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-/* A string of a text from outside, such as a path. If the text is no UTF-8, which JSON needs, its
+/* A string of a text from outside, such as a path. If the text is not UTF-8, which JSON needs, its
  * bytes beyond ASCII become question marks. NULL if there is no memory. */
 json_t *json_text(const char *text);
 

@@ -15,7 +15,7 @@ struct library_symbol {
 struct library {
     const char *variable; /* environment variable that names another file */
     const char *file;
-    const char *absent;  /* what to do if it cannot be opened */
+    const char *absent;  /* what the user should do if it cannot be opened */
     const char *lacking; /* what a missing symbol means; "": nothing */
     const struct library_symbol *symbols;
     size_t count;

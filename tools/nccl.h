@@ -10,7 +10,7 @@ struct nccl_comm;
 
 /* The calling thread's last error. */
 const char *nccl_error(void);
-/* Opens libnccl.so.2, or TUTTI_NCCL_LIBRARY. Any thread may call it, also again. */
+/* Opens libnccl.so.2, or TUTTI_NCCL_LIBRARY. Any thread may call it, also more than once. */
 bool nccl_open(void);
 /* The version, such as 22809; 0: unknown. */
 int nccl_version(void);

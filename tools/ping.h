@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The distance of two cores: the round-trip time of a cache line. A hypervisor moves virtual
- * processors between caches, so that a measurement states the distance it was made at.
+ * processors between caches, so a measurement states the distance at which it was made.
  */
 #ifndef TUTTI_TOOL_PING_H
 #define TUTTI_TOOL_PING_H

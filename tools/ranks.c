@@ -15,8 +15,7 @@
 /* Waits in a child until the parent opens the gate. If the parent ends before, the child exits. */
 static bool wait_at_gate(int gate, pid_t parent, char *start)
 {
-    /* The request has no effect if the parent ended before it, so that the parent is checked again.
-     */
+    /* The request has no effect if the parent ended before it, so the parent is checked again. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
         return false;
     ssize_t got;
@@ -65,7 +64,7 @@ err_end:
 
 bool ranks_start(struct ranks *ranks, const char *start)
 {
-    /* Records are not longer than PIPE_BUF, so that each child's read takes exactly one. All of
+    /* Records are not longer than PIPE_BUF, so each child's read takes exactly one. All of
      * them fit into an empty pipe. */
     char record[RANKS_START_BYTES] = {0};
     snprintf(record, sizeof record, "%s", start);

@@ -18,7 +18,7 @@ struct format {
     int exponent;
     int mantissa;
     bool infinities; /* the top exponent means infinity and NaN; else only the top code is NaN */
-    double most;     /* what is greater becomes it; INFINITY where nothing saturates */
+    double most;     /* greater values become this one; INFINITY: nothing saturates */
     uint32_t nan;    /* how a NaN is stored */
 };
 
@@ -57,7 +57,7 @@ double reference_decode(enum tutti_dtype dtype, uint32_t code)
     return sign * ldexp(fraction + (1 << f->mantissa), exponent - bias_of(f) - f->mantissa);
 }
 
-/* value, at least 0, to the nearest integer, ties to even. */
+/* Rounds a value of at least 0 to the nearest integer, ties to even. */
 static double nearest_even(double value)
 {
     const double below = floor(value), rest = value - below;
@@ -138,13 +138,13 @@ bool reference_has_order(enum tutti_dtype dtype, tutti_op_t op)
     return reference_is_float(reference_component(dtype)) && op != TUTTI_MIN && op != TUTTI_MAX;
 }
 
-/* To the accumulation type. */
+/* Rounds to the accumulation type. */
 static double rounded(enum tutti_dtype dtype, double value)
 {
     return dtype == TUTTI_FLOAT64 ? value : (double)(float)value;
 }
 
-/* Cut to the dtype's width and extended again. */
+/* Cuts to the dtype's width and extends again. */
 static uint64_t wrapped(enum tutti_dtype dtype, uint64_t bits)
 {
     const int spare = 64 - 8 * (int)tutti_dtype_size(dtype);
@@ -265,7 +265,7 @@ static struct number combined(const struct problem *p, struct number a, struct n
     return a;
 }
 
-/* Inputs first to first + n - 1: the largest power of two below n on the left. */
+/* Reduces inputs first to first + n - 1: the largest power of two below n is on the left. */
 static struct number tree(const struct problem *p, int first, int n)
 {
     if (n == 1)

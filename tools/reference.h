@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a reduction must give, bit for bit, for the tests and for `tutti bench`: scalar, recursive,
- * slow, and computed from the public header's promises alone. It shares nothing with the library,
- * so that an error in one does not hide an error in the other. To be called with the default
+ * The exact result of a reduction, for the tests and for `tutti bench`. The code is scalar,
+ * recursive and slow, and follows only the promises of the public header. It shares nothing with
+ * the library, so an error in one does not hide an error in the other. Call it with the default
  * floating-point environment.
  */
 #ifndef TUTTI_TOOL_REFERENCE_H

@@ -18,7 +18,7 @@ static uint64_t mix(uint64_t state)
 }
 
 /* Full mantissas at two exponents about 1, so that the order of the additions shows and long
- * products stay in range; now and then a zero of either sign. */
+ * products stay in range; sometimes a zero of either sign. */
 static double input_float(uint64_t random)
 {
     double sign = random & 1 ? -1 : 1;
@@ -28,8 +28,8 @@ static double input_float(uint64_t random)
     return sign * ldexp(1 + (double)(random >> 11) * 0x1p-53, exponent);
 }
 
-/* Whole numbers of up to 7, which every format holds; to be multiplied 1/2, 1 or 2. The sums of all
- * ranks, and of halves of them, and their products have few digits, too. */
+/* Whole numbers up to 7, which every format holds; for products 1/2, 1 or 2. Sums over all ranks or
+ * half of them, and products, have few digits, too. */
 static double input_exact(tutti_op_t op, uint64_t random)
 {
     double sign = random & 1 ? -1 : 1;
@@ -40,7 +40,7 @@ static double input_exact(tutti_op_t op, uint64_t random)
     return sign * (double)((random >> 7) % 7 + 1);
 }
 
-/* Any bits, but for averages, whose sums must not wrap: what a wrapped average is, is left open. */
+/* Any bits, except for averages: their sums must not wrap, since wrapped averages are undefined. */
 static uint64_t input_integer(enum tutti_dtype dtype, tutti_op_t op, uint64_t random)
 {
     if (dtype == TUTTI_BOOL)
@@ -50,8 +50,7 @@ static uint64_t input_integer(enum tutti_dtype dtype, tutti_op_t op, uint64_t ra
     return reference_is_signed(dtype) ? random % 3 - 1 : random % 4;
 }
 
-/* Elements of a period: of complex numbers, whose components are made by themselves, twice as many
- * floats. Sets the dtype to theirs. */
+/* The number of values in a period: for complex numbers two floats each, whose dtype it sets. */
 static size_t components_of(struct reference *reference)
 {
     const size_t bytes = REFERENCE_PERIOD * tutti_dtype_size(reference->dtype);

@@ -23,7 +23,7 @@ extern "C" {
 #define RIVAL_LIMIT_SECONDS 60
 
 /* Environment variables of a rank. */
-#define RIVAL_COLLECTIVE "TUTTI_BENCH_COLLECTIVE" /* number of the enum tutti_collective */
+#define RIVAL_COLLECTIVE "TUTTI_BENCH_COLLECTIVE" /* value of enum tutti_collective */
 #define RIVAL_SOCKET     "TUTTI_BENCH_SOCKET"     /* abstract name to connect to */
 #define RIVAL_STORE      "TUTTI_BENCH_STORE"      /* URL of a store where ranks can meet */
 #define RIVAL_RANK       "TUTTI_BENCH_RANK"       /* the rank, if no launcher sets it */
@@ -58,8 +58,8 @@ struct rival_result {
 };
 
 /* An operation in place on the buffer: `count` floats, or `count` for each rank (collective.h). An
- * all_to_all is not in place: its result goes behind the blocks that it reads. `root`: of a
- * collective that has one; its other ranks receive in the block of theirs. */
+ * all_to_all is not in place: its result goes behind the blocks that it reads. `root`: for
+ * a collective that has one; the other ranks receive in their own block. */
 typedef int rival_operation(float *buffer, size_t count, int root);
 #define RIVAL_ONE(name, value, text) +1
 enum { RIVAL_OPERATIONS = 1 TUTTI_COLLECTIVE_MAP(RIVAL_ONE) };
@@ -76,7 +76,7 @@ struct rival_engine {
     int (*prepare)(float *buffer, size_t count);
     /* By enum tutti_collective. NULL: the engine lacks it. */
     rival_operation *operations[RIVAL_OPERATIONS];
-    /* Whether a reduce_scatter leaves the result in the first block, and not in this rank's. */
+    /* Whether a reduce_scatter leaves the result in the first block instead of this rank's. */
     int scatters_to_first;
     /* The algorithm of an all_reduce of `count` elements. May be NULL. */
     const char *(*algorithm)(size_t count);

@@ -55,8 +55,8 @@ static uint64_t now_ns(void)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* Takes the rank from the environment, because the rank is bound before the library is initialised:
- * so the library's threads and memory are on the rank's core. */
+/* Takes the rank from the environment: the process is bound before the library is initialised, so
+ * that the library's threads and memory are on the rank's core. */
 static int read_rank(struct worker *worker)
 {
     static const char *const names[] = {RIVAL_RANK, "PMI_RANK", "OMPI_COMM_WORLD_RANK"};
@@ -145,7 +145,7 @@ static float pattern(size_t index)
     return (float)((uint32_t)index * 2654435761u >> 22);
 }
 
-/* Elements of a block, of which the buffer has one, or one for each rank. */
+/* Elements of a block. The buffer has one block, or one for each rank. */
 static size_t block_count(const struct worker *worker, size_t bytes)
 {
     return bytes / sizeof(float) / (size_t)collective_blocks(worker->collective, worker->size);
@@ -162,7 +162,7 @@ static const float *result_of(const struct worker *worker, size_t count, size_t 
     return worker->buffer + (worker->engine->scatters_to_first && collective->reduces ? 0 : *first);
 }
 
-/* Of the operation that comes next: the roots take turns. */
+/* The root of the next operation: the roots take turns. */
 static int root_of(const struct worker *worker)
 {
     return (int)(worker->operations % (unsigned)worker->size);

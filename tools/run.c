@@ -45,7 +45,7 @@ struct run {
     int signals;             /* signalfd */
     int exec_error[2];       /* a rank that cannot start its program writes errno here */
     int status;              /* exit status of the first rank that failed; 0: none */
-    double term_at;          /* when the survivors are ended; 0: not set, or past */
+    double term_at;          /* when the survivors get SIGTERM; 0: not set, or past */
     double kill_at;          /* when SIGKILL follows SIGTERM; 0: not set */
     int before[BEFORE_MOST]; /* children that were there before the ranks */
     int before_count;
@@ -208,7 +208,7 @@ static void rank_failed(struct run *run, int rank, pid_t pid, int status)
     if (read(run->exec_error[0], &code, sizeof code) == (ssize_t)sizeof code) {
         errno = code;
         tool_fail_errno("cannot run '%s'", run->program[0]);
-        run->term_at = clock_seconds(); /* no other rank can report anything about it */
+        run->term_at = clock_seconds(); /* the other ranks know nothing more to report */
     } else {
         char how[96];
         ranks_describe_exit(status, how, sizeof how);
@@ -287,9 +287,9 @@ static int find_orphans(struct run *run, int signal)
 }
 
 /* Called after all ranks have ended. Their children, which the launcher has adopted, get SIGTERM
- * and after the grace time SIGKILL. Children of those appear when their own parents end, and are
- * found in the next round. A shell that became the launcher by exec may have left children, such as
- * a tee; they are not ended. */
+ * and after the grace time SIGKILL. When these end, the launcher adopts their own children and
+ * finds them in the next round. A shell that became the launcher by exec may have left children,
+ * such as a tee; the launcher does not end them. */
 static void end_orphans(struct run *run)
 {
     double kill_at = clock_seconds() + run->grace_seconds;

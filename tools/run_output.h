@@ -32,7 +32,7 @@ bool output_attach(const struct output *output, int rank);
 void output_forked(struct output *output);
 /* Fills `polls` with the open streams. Returns their number. */
 int output_polls(const struct output *output, struct pollfd *polls);
-/* Copies what can be read without waiting, but a bounded part of each stream. */
+/* Copies what can be read without waiting, at most a bounded part of each stream. */
 void output_pump(struct output *output);
 /* Copies the rest, also an unfinished last line, and closes. Takes an all-zero struct. */
 void output_close(struct output *output);

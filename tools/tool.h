@@ -30,7 +30,7 @@ bool tool_fail(const char *format, ...) TUTTI_PRINTF(1, 2);
 /* The same with ": strerror" of errno appended. */
 bool tool_fail_errno(const char *format, ...) TUTTI_PRINTF(1, 2);
 
-/* Whether all output was written. False after a message, which only the first such call prints. */
+/* Whether all output was written. If not, only the first such call prints a message. */
 bool tool_output_arrived(void);
 
 /* "8", "64K", "1.5M", "1G" (powers of 1024, an optional B or iB): bytes. False for anything else.
@@ -38,7 +38,7 @@ bool tool_output_arrived(void);
 bool parse_size(const char *text, size_t *bytes);
 /* A whole number from low to high. */
 bool parse_integer(const char *text, long low, long high, long *value);
-/* The same for an argp option: ends the program with a message when it is not. */
+/* The same for an argp option: ends the program with a message if it is not. */
 int integer_argument(struct argp_state *state, const char *option, const char *text, long low,
                      long high);
 size_t size_argument(struct argp_state *state, const char *option, const char *text);
@@ -46,7 +46,7 @@ size_t size_argument(struct argp_state *state, const char *option, const char *t
 char *tool_read_file(const char *path, size_t *bytes);
 /* Whether a file can be written, or created. */
 bool access_for_writing(const char *path);
-/* Names in tutti.h's maps. Also float, half and double for float32, float16 and float64. */
+/* Names of tutti.h's maps; also float, half and double for float32, float16 and float64. */
 bool parse_dtype(const char *text, enum tutti_dtype *dtype);
 bool parse_op(const char *text, tutti_op_t *op);
 bool parse_algo(const char *text, enum tutti_algo *algo);
@@ -59,7 +59,7 @@ void format_size(size_t bytes, char *text, size_t capacity);
 void format_date(char *text, size_t capacity);
 
 /* Whether the communicator sums along a ring of three or more ranks. Such sums add in another order
- * than the reference, so that float results are equal only for inputs whose sums are exact. */
+ * than the reference, so float results are equal only for inputs whose sums are exact. */
 bool sums_in_ring(tutti_comm_t *comm);
 
 /* Seconds of CLOCK_MONOTONIC. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tutti tune: lists candidates for every size, has the ranks of the benchmark measure a few of them
- * at a time in alternation with the built-in choice, and writes the best ones as a tuning file.
+ * tutti tune: lists candidates for every size, and writes the best ones as a tuning file. The ranks
+ * of the benchmark measure a few candidates at a time, in alternation with the built-in choice.
  *
  * The t-th candidates of all sizes are the rows of one tuning file, and so of one communicator.
  * Candidates are compared by their time divided by that of the built-in choice in the same run.
@@ -46,7 +46,7 @@ struct tune {
     struct tune_plan built_in, chosen;
     struct size sizes[SIZES];
     int first;       /* index of each size's candidate, among those that are measured now */
-    bool confirming; /* the best ones instead */
+    bool confirming; /* the best candidates are measured instead */
     int fds[BENCH_TUNINGS + 1]; /* tuning files; the last one has no rows */
     char paths[BENCH_TUNINGS + 1][32];
     double began;
@@ -78,8 +78,8 @@ static void add_candidate(struct size *size, const struct tune_choice *choice)
         size->candidates[size->count++].choice = *choice;
 }
 
-/* Leaves out blocks of which more than half is idle, and grids with idle blocks. Smaller ones are
- * as good. */
+/* Returns false for blocks that are more than half idle, and for grids with idle blocks. Smaller
+ * ones are as good. */
 static bool is_distinct(const struct tune_choice *choice, size_t units, bool smallest_block,
                         bool largest_grid)
 {
@@ -120,7 +120,7 @@ static void list_candidates(struct size *size, int ranks, bool quick)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* The rows of the least capability of all ranks count. */
+/* The rows of the ranks' least compute capability apply. */
 static bool hear_of_plan(void *context, const struct bench_record *ready)
 {
     struct tune *tune = context;
@@ -188,8 +188,8 @@ static const struct tune_choice *choice_of(const struct tune *tune, const struct
     return tune->first + t < size->count ? &size->candidates[tune->first + t].choice : NULL;
 }
 
-/* A size's choice counts for all sizes above the previous one. The choice for 1 KiB or less counts
- * for all smaller sizes. */
+/* A size's choice applies to all sizes above the previous one. The choice for 1 KiB or less
+ * applies to all smaller sizes. */
 static bool compose(const struct tune *tune, int t, struct tune_plan *plan)
 {
     size_t low = tune->sizes[0].bytes > 1024 ? tune->sizes[0].bytes / 2 : 0;

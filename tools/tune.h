@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tutti tune: tune_options.c reads the command line, tune.c lists candidates, has them measured by
- * the ranks of the benchmark and chooses, tune_file.c knows the tuning file.
+ * tutti tune: tune_options.c reads the command line, tune.c lists candidates, makes the ranks of
+ * the benchmark measure them and chooses, tune_file.c reads and writes plans.
  */
 #ifndef TUTTI_TOOL_TUNE_H
 #define TUTTI_TOOL_TUNE_H
@@ -19,7 +19,7 @@ struct tune_options {
     double seconds;
 };
 
-/* The launch of one kernel, as a row of the file has it. */
+/* The launch of one kernel, as in a row of the file. */
 struct tune_choice {
     enum tutti_algo kernel; /* a transport */
     int threads, blocks, units;

@@ -190,8 +190,8 @@ static bool measure(struct vs *vs, int row, int which, bool check)
     return true;
 }
 
-/* If ranks share cores, a library that does not yield can take a second for an operation, and so
- * all of the time. It gets the fewest blocks, and none at larger sizes. */
+/* If ranks share cores, a library that does not yield can take a second for an operation, and
+ * use up all the time. It gets the fewest blocks, and none at larger sizes. */
 static bool is_slow(const struct vs *vs, int row, int which)
 {
     return vs_cell(vs, row, which)->last_us > SLOW_US;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tutti bench --vs: vs_settings.c lists the rivals and their settings, vs_ranks.c starts their
- * ranks and has them run blocks, vs.c decides which block is next, vs_report.c prints what was
- * found.
+ * ranks and makes them run blocks, vs.c decides which block is next, vs_report.c prints the
+ * results.
  */
 #ifndef TUTTI_TOOL_VS_H
 #define TUTTI_TOOL_VS_H
@@ -43,7 +43,7 @@ struct vs_setting {
     unsigned uses;    /* enum vs_use */
     size_t from, to;  /* bytes, inclusive; for other sizes another setting is faster */
     const char *environment[VS_WORDS]; /* NAME=VALUE */
-    bool all_reduce_only;              /* the variables do not concern other collectives */
+    bool all_reduce_only;              /* the variables have no effect on other collectives */
 };
 
 extern const struct vs_library vs_libraries[];
@@ -112,7 +112,7 @@ struct vs_cell {
     struct vs_samples samples[VS_PLACEMENTS];
     double last_us; /* of the last block */
     int blocks;     /* number of blocks, including the first ones for calibration */
-    bool wrong;     /* a check found wrong elements, so that the samples are not used */
+    bool wrong;     /* a check found wrong elements, so the samples are not used */
     char algo[24];
 };
 

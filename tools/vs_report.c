@@ -23,7 +23,7 @@ static const struct vs_setting *setting_of(const struct vs *vs, int instance)
 }
 
 /* A block is disturbed if another process took a rank's core. Disturbed blocks count only if there
- * are hardly any others, or if ranks share cores. */
+ * are too few others, or if ranks share cores. */
 static double median_us(const struct vs *vs, const struct vs_cell *cell, int placement)
 {
     const struct vs_samples *samples = &cell->samples[placement];
@@ -46,7 +46,7 @@ static int fastest(const struct vs *vs, const struct line *line, int library)
     return best;
 }
 
-/* False if a setting has no median: the best one of the others would say little. */
+/* False if a setting has no median: the best of the others would then mean little. */
 static bool make_line(const struct vs *vs, int row, int placement, struct line *line)
 {
     bool complete = true;

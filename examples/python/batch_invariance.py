@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The same bits on 1, 2 and 4 ranks: each rank sums its part by the tree by which the all-reduce adds the ranks' parts.
+"""The same bits on 1, 2 and 4 ranks: each rank sums its part by the same tree as the all-reduce.
 
     tutti run -n 2 python batch_invariance.py
 
-The library adds ranks as (0 + 1) + (2 + 3). So a program that cuts a sum into four parts, and adds those that one rank
-has by the same tree, gets a result that does not depend on the number of ranks. It holds for float32 and float64, where
-a rank's own sum is not rounded to fewer bits than the sum of the ranks.
+The library adds ranks as (0 + 1) + (2 + 3). A program can cut a sum into four parts, and add the parts of one rank by
+the same tree. Then the result does not depend on the number of ranks. This holds for float32 and float64, because a
+rank's own sum is not rounded to fewer bits than the sum of the ranks.
 """
 
 import torch
@@ -19,7 +19,7 @@ assert PARTS % size == 0
 
 
 def tree(terms):
-    """((0 + 1) + (2 + 3)) + ..., for a power of two of terms."""
+    """((0 + 1) + (2 + 3)) + ...; the number of terms is a power of two."""
     while len(terms) > 1:
         terms = [terms[i] + terms[i + 1] for i in range(0, len(terms), 2)]
     return terms[0]

@@ -20,7 +20,7 @@ targets = inputs.sum(1, keepdim=True)
 for step in range(50):
     optimizer.zero_grad()
     loss = (model(inputs[rank::size]) - targets[rank::size]).square().mean()
-    loss.backward()  # sums of gradients run meanwhile
+    loss.backward()  # gradients are summed during the backward pass
     optimizer.step()
     total = loss.detach()
     dist.all_reduce(total, dist.ReduceOp.AVG)

@@ -15,7 +15,7 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 for layer in model:
     if list(layer.parameters()):
-        fully_shard(layer)  # all-gathers before it is used, reduce-scatters of its gradients after
+        fully_shard(layer)  # all-gathers its parameters before use, reduce-scatters its gradients after
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), 0.01)
 inputs = torch.randn(64, 16)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A pipeline on CPU: rank r computes stage r and sends what comes out to rank r + 1.
+"""A pipeline on CPU: rank r computes stage r and sends the results to rank r + 1.
 
     tutti run -n 2 python pipeline.py
 """
@@ -18,7 +18,7 @@ batches = torch.randn(MICRO_BATCHES, 16, 64)
 
 with torch.no_grad():
     results, sends = [], []
-    # All receives are posted at once. A tag for each micro-batch.
+    # All receives are posted at once. Each micro-batch has its tag.
     arriving = [torch.empty(16, 64) for _ in range(MICRO_BATCHES)]
     receives = [dist.irecv(arriving[i], rank - 1, tag=i) for i in range(MICRO_BATCHES)] if rank else []
     for i in range(MICRO_BATCHES):

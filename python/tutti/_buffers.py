@@ -25,8 +25,8 @@ Operand = Tuple[Any, int, int, Any]
 
 
 def operand(array: Any, writable: bool, stream: int = 0) -> Operand:
-    """The memory of an array, which is C-contiguous. stream: where it is used, if it is memory of a device."""
-    if isinstance(array, _ndarray):  # first: this is the path of small sums
+    """The memory of an array, which is C-contiguous. stream: the stream that uses it, for device memory."""
+    if isinstance(array, _ndarray):  # first, to make small sums fast
         try:
             address = _from_buffer(_BYTES, array, writable)
         except (ValueError, BufferError) as error:
@@ -58,7 +58,7 @@ def _viewed(array: Any) -> np.ndarray[Any, Any]:
 
 
 def fill_tensor(tensor: Any, array: Any, writable: bool, stream: int = 0) -> Any:
-    """Describes an array, which is dense with its dimensions in any order, in a struct tutti_tensor. Returns an object
+    """Describes a dense array, its dimensions in any order, in a struct tutti_tensor. Returns an object
     whose life keeps the memory and the description."""
     tensor.struct_size = _TENSOR_SIZE
     if not isinstance(array, np.ndarray):
@@ -110,8 +110,8 @@ def _dlpack_dtype(dtype: Any) -> int:
 
 
 def _exported(array: Any, writable: bool, stream: int) -> tuple[Any, Any]:
-    """The struct dl_tensor of an array, and an object whose life keeps it. The producer of memory of a device makes
-    `stream` wait for the array."""
+    """The struct dl_tensor of an array, and an object whose life keeps it. If the array is in device memory, its
+    producer makes `stream` wait for it."""
     import ctypes
 
     options = {}
@@ -137,7 +137,7 @@ def _address(tensor: Any) -> Any:
 
 
 class DeviceMemory:
-    """Memory of a CUDA device, as CuPy, PyTorch (torch.as_tensor) and Numba take it. bfloat16 and float8 appear as
+    """CUDA device memory in a form that CuPy, PyTorch (torch.as_tensor) and Numba take. bfloat16 and float8 appear as
     unsigned integers of their size."""
 
     def __init__(self, address: int, shape: tuple[int, ...], dtype: int, owner: Any) -> None:

@@ -41,11 +41,11 @@ class Shrunk(NamedTuple):
     completed_by_all: int
     """The last operation of the old communicator that all ranks of the new one have completed."""
     completed_by_any: int
-    """The last that any of them has completed."""
+    """The last operation of the old communicator that any rank of the new one has completed."""
 
 
 class CommunicatorOptions(TypedDict, total=False):
-    """Options of a communicator; struct tutti_comm_options describes them. One that is absent is the library's default."""
+    """Options of a communicator; struct tutti_comm_options describes them. An absent one has the library's default."""
 
     name: str
     """Only ranks with the same name meet."""
@@ -66,7 +66,7 @@ class CallOptions(TypedDict, total=False):
 
     timeout    seconds from the operation's first wait; None: the communicator's
     algorithm  of an all-reduce, equal on all ranks: "one_shot", "two_shot", ...; None: the communicator's choice
-    zero_copy  False: copy, also where the operands are symmetric memory
+    zero_copy  False: copy, even if the operands are symmetric memory
     stream     of a CUDA communicator: an address, or a stream of PyTorch, CuPy, Numba or cuda.core. The call returns after
                the operation is enqueued. None: the legacy default stream
     """
@@ -93,7 +93,7 @@ def _differ(send: tuple[Any, ...], send_blocks: int, recv: tuple[Any, ...], recv
 
 
 class _Group(threading.local):
-    """What a thread's calls of a group use until its end."""
+    """What the calls of a thread's group use until the group ends."""
 
     depth = 0
 
@@ -102,7 +102,7 @@ class _Group(threading.local):
 
 
 _group = _Group()
-_open_groups: list[None] = []  # one for each of any thread, so that other calls look no further
+_open_groups: list[None] = []  # an entry for each open group of any thread; empty: calls check nothing else
 
 
 def _end_group() -> None:
@@ -124,7 +124,7 @@ def group() -> Iterator[None]:
     """A group of calls, which run at the same time when the block ends: `with tutti.group(): comm.send(...); comm.recv(...)`.
 
     So a rank may send to and receive from any number of peers without deadlock, and one thread may call several CPU
-    communicators. The results are there after the block, and the arrays of different calls must not overlap. Groups
+    communicators. The results are ready after the block, and the arrays of different calls must not overlap. Groups
     nest: the last end runs the calls. If the block raises an exception, no call runs.
     """
     check(lib.tutti_group_start())
@@ -144,7 +144,7 @@ def group() -> Iterator[None]:
 
 
 def _comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[Any, Interrupt, list[Any]]:
-    """A struct tutti_comm_options *, where its signal handlers leave their exception, and what must live with it."""
+    """A struct tutti_comm_options *, the place for exceptions of signal handlers, and what must live with it."""
     options = ffi.new("struct tutti_comm_options *", {"struct_size": ffi.sizeof("struct tutti_comm_options")})
     kept: list[Any] = []
     unknown = given.keys() - CommunicatorOptions.__annotations__.keys()
@@ -189,11 +189,11 @@ class Communicator(Handle):
 
     All ranks make their calls in the same order; one thread at a time uses a communicator. Operands are numpy arrays,
     objects with __dlpack__ (PyTorch, CuPy, JAX), or other objects with a buffer, C-contiguous and of any alignment. On CPU
-    a call blocks, without the GIL, until it is done; a signal handler that raises, such as Ctrl-C, ends it and aborts
-    the communicator.
+    a call blocks, without the GIL, until it is done. A signal handler that raises, as for Ctrl-C, ends the call
+    and aborts the communicator.
 
-    A collective raises InvalidError, DeclinedError, ConcurrentError or VersionError, and has then done nothing; or
-    TimeoutError, PeerDeadError, MismatchError, AbortedError or CudaError, and the communicator has then failed on all
+    If a collective raises InvalidError, DeclinedError, ConcurrentError or VersionError, it has done nothing. If it
+    raises TimeoutError, PeerDeadError, MismatchError, AbortedError or CudaError, the communicator has failed on all
     ranks. The conditions are those of the C functions of the same names.
     """
 
@@ -223,12 +223,12 @@ class Communicator(Handle):
 
     @classmethod
     def from_store(cls, store: Store, rank: int, world_size: int, **options: Unpack[CommunicatorOptions]) -> Communicator:
-        """Meets the other ranks at a store, which is used until the return.
+        """Meets the other ranks at a store, which is used only during the call.
 
         Raises also TimeoutError, PeerDeadError, MismatchError (the configurations differ), NoMemoryError, SystemCallError.
         """
         given, interrupt, kept = _comm_options(options, world_size)
-        # On CUDA the context that is current in this thread counts, so no other thread can meet for it.
+        # On CUDA the communicator uses this thread's current context, so this thread has to meet.
         given.defer = given.device == lib.TUTTI_DEVICE_CPU
         comm = ffi.new("tutti_comm_t **")
         status = lib.tutti_comm_create(store.handle, rank, world_size, given, comm)
@@ -286,7 +286,7 @@ class Communicator(Handle):
         return Communicator._of(comm[0], interrupt, kept) if comm[0] else None
 
     def dup(self, **options: Unpack[CommunicatorOptions]) -> Communicator:
-        """A communicator of the same ranks, with operations of its own. All ranks call it. Raises what split() raises."""
+        """A communicator of the same ranks, with its own operations. All ranks call it. Raises what split() raises."""
         given, interrupt, kept = _comm_options(options, self.world_size)
         comm = ffi.new("tutti_comm_t **")
         status = lib.tutti_comm_dup(self._handle, given, comm)
@@ -311,7 +311,7 @@ class Communicator(Handle):
         return self._handle
 
     def _raise(self, status: int) -> None:
-        """Raises the exception of a call on this communicator: with the fault, or what a signal handler raised."""
+        """Raises the exception of a failed call: with the communicator's fault, or that of a signal handler."""
         exception, self._interrupt.exception = self._interrupt.exception, None
         if exception is not None:
             raise exception
@@ -320,7 +320,7 @@ class Communicator(Handle):
         raise make_error(status, lambda fault: lib.tutti_comm_status(self._handle, fault))
 
     def _extra(self, options: CallOptions) -> tuple[int, Any, Any]:
-        """The stream, as an integer and as C has it, and a struct tutti_call_options * or NULL."""
+        """The stream as an integer and in C's type, and a struct tutti_call_options * or NULL."""
         if not options:
             return _NOTHING
         unknown = options.keys() - CallOptions.__annotations__.keys()
@@ -377,7 +377,7 @@ class Communicator(Handle):
         return recv
 
     def _blocks(self, name: str, size: int, counts: Sequence[int], displacements: Sequence[int] | None) -> list[Any]:
-        """The blocks of an operand as C has them, checked against its size, which the library does not know."""
+        """The blocks of an operand in C's types. Checks them against its size, which the library does not know."""
         places = [0, *accumulate(counts)][:-1] if displacements is None else displacements
         if not len(counts) == len(places) == self.world_size:
             raise InvalidError(f"{name} has {len(counts)} counts and {len(places)} displacements for {self.world_size} ranks")
@@ -565,7 +565,7 @@ class Communicator(Handle):
         return text(lib.tutti_algo_name(algo[0])), text(reason[0])
 
     def status(self) -> None:
-        """Raises the exception of the fault with which the communicator has failed, if it has. Does not wait."""
+        """If the communicator has failed, raises the exception of the fault. Does not wait."""
         status = lib.tutti_comm_status(self.handle, ffi.NULL)
         if status:
             self._raise(status)
@@ -595,7 +595,7 @@ class Communicator(Handle):
             self._raise(status)
 
     def shrink(self, store: Store, exclude: Sequence[int] = (), timeout: float | None = None) -> Shrunk:
-        """A new communicator of the ranks that are left, which all call this, and what it has. Close the old one, too.
+        """Makes a new communicator of the remaining ranks. All of them call this. Close the old communicator, too.
 
         store    another handle to the store of this communicator, or any store that the ranks can reach
         exclude  live ranks to leave out
@@ -612,7 +612,7 @@ class Communicator(Handle):
             "struct_size": ffi.sizeof("struct tutti_shrink_result"), "capacity": self.world_size, "new_ranks": ranks})
         comm = ffi.new("tutti_comm_t **")
         check(lib.tutti_comm_shrink(self.handle, store.handle, options, comm, result))
-        # The new communicator has the old one's progress function, and so its context.
+        # The new communicator keeps the progress function of the old one, and its context with it.
         return Shrunk(Communicator._of(comm[0], self._interrupt, self._kept), list(ranks), result.completed_by_all,
                       result.completed_by_any)
 

@@ -14,10 +14,10 @@ from tutti._tutti import ffi, lib
 # Value of enum tutti_dtype by name, and their sizes in bytes.
 DTYPES = {text(lib.tutti_dtype_name(value)): value for value in range(lib.TUTTI_DTYPE_COUNT)}
 SIZES = [lib.tutti_dtype_size(value) for value in range(lib.TUTTI_DTYPE_COUNT)]
-# The names of ml_dtypes; its float8_e4m3 is another format than the library's.
+# The names of ml_dtypes. Its float8_e4m3 and the library's are different formats.
 _EXTENDED = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
 _VALUES = {_EXTENDED.get(name, name): value for name, value in DTYPES.items()}
-BY_NUMPY: dict[np.dtype[Any], int] = {}  # those that were asked for
+BY_NUMPY: dict[np.dtype[Any], int] = {}  # a cache
 
 
 def dtype_value(dtype: np.dtype[Any]) -> int:
@@ -55,7 +55,7 @@ def named_dtype(dtype: Any) -> int:
 class Op:
     """A reduction. tutti.premul_sum() makes one; the others are the constants SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR.
 
-    Wherever an operation is an argument, its name ("sum", "max", ...) will do, too.
+    An argument that is an operation may also be its name ("sum", "max", ...).
     """
 
     __slots__ = ("handle", "name", "_owned")

@@ -98,7 +98,7 @@ _CLASSES: dict[int, type[Error]] = {cls.status: cls for cls in (
     NoMemoryError, SystemCallError, CudaError, VersionError)}
 
 
-# What the library's texts name, as it is called here.
+# Names in the library's texts, and their names in Python.
 _NAMES = {
     "tutti_comm_abort()": "Communicator.abort()",
     "tutti_comm_create()": "Communicator.from_store()",
@@ -147,7 +147,7 @@ def check(status: int) -> None:
 
 
 def milliseconds(timeout: float | None) -> int:
-    """A time-out as C has it: None is 0, the default; negative or infinite never ends."""
+    """A time-out in C's form: None is 0, the default; negative or infinite never ends."""
     if timeout is None:
         return 0
     if timeout < 0 or timeout == float("inf"):

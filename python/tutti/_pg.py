@@ -21,7 +21,7 @@ from tutti._tutti import ffi, lib
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_TIMED_OUT = -1  # no status
+_TIMED_OUT = -1  # not a status of the library
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -29,10 +29,10 @@ class SubmitOptions(TypedDict, total=False):
 
     tag       operations of one tag run in the order of their submission; 0 is the default
     timeout   seconds from the submission; None: the group's
-    callback  a future, or a function that is called once with None or the exception by the group's thread or by a thread that waits for a work. It may
-              submit operations; it must not wait for one or close the group. The exception has the class of the fault,
-              Work.wait() has the full text
-    stream    of CUDA tensors: the operation waits for the work that is on it now
+    callback  a future, or a function. The group's thread, or a thread that waits for a work, calls the function once,
+              with None or the exception. It may submit operations; it must not wait for one or close the group. The
+              exception has the class of the fault; Work.wait() gives the full text
+    stream    for CUDA tensors: the operation waits for the work that is on the stream now
     """
 
     tag: int
@@ -71,8 +71,8 @@ class Work:
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the operation has ended; raises its exception.
 
-        timeout: in seconds; if it expires, TimeoutError is raised, and the operation goes on. None: as long as the
-        operation's own time-out lets it take.
+        timeout: in seconds; if it expires, TimeoutError is raised, and the operation goes on. None: the operation's
+        own time-out is the only limit.
         """
         def wait(timeout_ms: int) -> int:
             status = int(lib.tutti_work_wait_host(self._handle, timeout_ms))
@@ -103,7 +103,7 @@ class Work:
         check(lib.tutti_work_wait_stream(self._handle, ffi.cast("tutti_stream_t", stream_value(stream))))
 
     def sparse_result(self) -> SparseTensor:
-        """The coalesced result of a sparse sum: views of the work's memory, which nobody may write to."""
+        """The coalesced result of a sparse sum: views of the work's memory. Do not write to them."""
         found = ffi.new("struct tutti_sparse_tensor *", {"struct_size": ffi.sizeof("struct tutti_sparse_tensor")})
         check(lib.tutti_work_sparse_result(self._handle, found))
         shape = tuple(found.sizes[0:found.sparse_dim + found.dense_dim])
@@ -128,7 +128,7 @@ class Work:
 
     @property
     def source(self) -> int | None:
-        """The sender of what a recv() that is done has received; None for any other work."""
+        """The sender of the message, for a recv() that is done; None for any other work."""
         rank = int(lib.tutti_work_source(self._handle))
         return None if rank < 0 else rank
 
@@ -189,10 +189,10 @@ def _listed(arrays: Arrays) -> Sequence[Array]:
 class ProcessGroup(Handle):
     """Asynchronous operations of the ranks of a communicator, or of some of them.
 
-    comm     without `ranks`, on a CPU communicator: it serves only the group from then on
+    comm     a CPU communicator without `ranks` serves only the group from then on
     ranks    the members, equal on all of them; their order gives the ranks of the group. They meet at the store
-    timeout  seconds, of operations that name none; None: the communicator's
-    threads  that reduce large CUDA tensors on the host; 0: half of the cores, at most 8
+    timeout  seconds, for operations without their own; None: the communicator's
+    threads  number of host threads that reduce large CUDA tensors; 0: half of the cores, at most 8
 
     Arrays are dense, with their dimensions in any order. An operation keeps its arrays. Any thread may submit. Raises
     InvalidError, DeclinedError, ConcurrentError, MismatchError, TimeoutError, PeerDeadError, AbortedError,
@@ -279,7 +279,7 @@ class ProcessGroup(Handle):
         return self._exchange(lib.tutti_pg_reduce_scatter, send, recv, [op_handle(op)], options)
 
     def all_to_all(self, send: Arrays, recv: Arrays, **options: Unpack[SubmitOptions]) -> Work:
-        """Sends one block to each rank; both have a block for each rank. In lists the blocks have any length each."""
+        """Sends one block to each rank; both have a block for each rank. In lists each block may have any length."""
         return self._exchange(lib.tutti_pg_all_to_all, send, recv, [], options)
 
     def broadcast(self, send: Arrays | None, recv: Arrays | None = None, root: int = 0,
@@ -304,7 +304,7 @@ class ProcessGroup(Handle):
 
     def send(self, array: Array, peer: int, **options: Unpack[SubmitOptions]) -> Work:
         """Sends the elements of an array to a rank of the group, where recv() with the same tag takes them. The work is
-        done when the array may be reused: at once for 1 KiB or less, otherwise when that has matched it."""
+        done when the array may be reused: at once for 1 KiB or less, otherwise when that recv() has matched it."""
         (tensor, _), kept = self._tensors([array], False, options)
         return self._submit(lib.tutti_pg_send, [tensor, peer], kept, [], options)
 
@@ -362,6 +362,6 @@ _groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
 @atexit.register
 def _close_groups() -> None:
-    """Before the interpreter ends: after that, callbacks would wait for the GIL for ever."""
+    """Runs before the interpreter ends: later, callbacks would wait for the GIL for ever."""
     for group in list(_groups):
         group.close()

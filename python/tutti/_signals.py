@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Signal handlers run while a call waits: Python runs them in the main thread alone, and not during a call of C."""
+"""Signal handlers run while a call waits: Python runs them only in the main thread, and not during a C call."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def wait_in_slices(wait: Callable[[int], int], timeout_ms: int) -> int:
 
 
 def call_in_thread(function: Callable[[], T], on_interrupt: Callable[[], object] | None = None) -> T:
-    """function(), in another thread if this is the main thread. If a signal handler raises, on_interrupt() has to end the
-    call; without it the thread is left behind."""
+    """Returns function(). The main thread runs it in another thread. If a signal handler raises, on_interrupt() has to
+    end that call; without on_interrupt() the other thread goes on by itself."""
     if not in_main_thread():
         return function()
     results: list[T] = []
@@ -44,7 +44,7 @@ def call_in_thread(function: Callable[[], T], on_interrupt: Callable[[], object]
             errors.append(error)
         ended.set()
 
-    ended = threading.Event()  # Thread.join() takes an interrupted join for the end, before Python 3.13
+    ended = threading.Event()  # before Python 3.13 an interrupted Thread.join() counts as the thread's end
     threading.Thread(target=run, daemon=True).start()
     try:
         ended.wait()

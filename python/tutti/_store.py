@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Stores, at which ranks meet, and what the launcher says."""
+"""Stores, where ranks meet, and the launcher's variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Launcher(NamedTuple):
 
 
 def launcher() -> Launcher:
-    """Who launched this process. Raises InvalidError if no launcher is recognised or a variable is malformed."""
+    """The launcher of this process. Raises InvalidError if no launcher is recognised or a variable is malformed."""
     found = ffi.new("struct tutti_launcher *", {"struct_size": ffi.sizeof("struct tutti_launcher")})
     check(lib.tutti_info_launcher(found))
     return Launcher(text(found.name), found.rank, found.world_size, found.local_rank, found.local_size)
@@ -118,7 +118,7 @@ class Store(Handle):
         return wait_in_slices(wait, milliseconds(timeout) or default)
 
     def _value(self, call: Any) -> bytes:
-        """What call(buffer, capacity, size) gives, which may need a larger buffer."""
+        """The bytes that call(buffer, capacity, size) writes; calls again with a larger buffer if need be."""
         capacity, size = 4096, ffi.new("size_t *")
         while True:
             buffer = ffi.new("char[]", capacity)
@@ -153,13 +153,13 @@ class Store(Handle):
         return bool(exists[0])
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Sets key to desired if its value is expected, or if it is absent and expected is empty; the value then."""
+        """Sets key to desired if its value is expected, or if it is absent and expected is empty. Returns the value."""
         name, old, new = key.encode(), _bytes(expected), _bytes(desired)
         return self._value(lambda buffer, capacity, size: lib.tutti_store_compare_set(
             self.handle, name, old, len(old), new, len(new), buffer, capacity, size))
 
     def delete_key(self, key: str) -> bool:
-        """Deletes key; whether it existed."""
+        """Deletes key. Returns whether it existed."""
         deleted = ffi.new("bool *")
         check(lib.tutti_store_delete(self.handle, key.encode(), deleted))
         return bool(deleted[0])
@@ -171,7 +171,7 @@ class Store(Handle):
         return int(count[0])
 
     def close(self) -> None:
-        """Closes the handle. The handle that serves waits, at most 2 s, until the clients have closed theirs."""
+        """Closes the handle. The serving handle waits, at most 2 s, until the clients have closed theirs."""
         handle, self._handle = self._handle, ffi.NULL
         lib.tutti_store_close(handle)
 
@@ -187,7 +187,7 @@ _OPS: list[str] = []
 
 
 def _store_op(function: Any) -> Any:
-    """Makes a callback of struct tutti_store_ops of function(store, ...): what it raises becomes a status."""
+    """Makes function(store, ...) a callback of struct tutti_store_ops: its exceptions become statuses."""
     name = function.__name__[1:]
 
     def call(context: Any, *arguments: Any) -> int:
@@ -221,7 +221,7 @@ def _give(value: bytes, buffer: Any, capacity: int, size: Any) -> None:
 
 
 def _wait_for(store: Any, keys: list[str], timeout_ms: int) -> None:
-    """Short waits ask again and again: PyTorch's TCPStore warns of each wait that times out."""
+    """Polls for short waits, because PyTorch's TCPStore warns of each wait that times out."""
     if not 0 <= timeout_ms < 1000:
         store.wait(keys, timedelta(milliseconds=timeout_ms) if timeout_ms >= 0 else timedelta(days=365))
         return
@@ -261,7 +261,7 @@ def _check(store: Any, keys: Any, count: int, exists: Any) -> None:
 
 
 def _text_or_bytes(data: Any, size: int) -> str | bytes:
-    """PyTorch declares str, and takes bytes, too."""
+    """PyTorch declares str, but also takes bytes."""
     value = bytes(ffi.buffer(data, size))
     try:
         return value.decode()

@@ -22,7 +22,7 @@ class SymmetricGroup(Handle):
     """1 to 64 ranks that share memory.
 
     name   1 to 63 bytes, equal on all ranks; a process registers a name only once for each rank
-    store  is kept
+    store  the group keeps it
 
     Raises InvalidError (also if the name is registered), NoMemoryError, SystemCallError.
     """
@@ -49,7 +49,7 @@ class SymmetricGroup(Handle):
         return SymmetricMemory(self, (shape,) if isinstance(shape, int) else tuple(shape), named_dtype(dtype), device)
 
     def close(self) -> None:
-        """Frees the group and its memory, whose arrays must not be used any more. Local."""
+        """Frees the group and its memory. Its arrays must not be used any more. Local."""
         for memory in list(self._memory):
             memory.free()
         handle, self._handle = self._handle, ffi.NULL
@@ -125,7 +125,7 @@ class SymmetricMemory:
         check(lib.tutti_symm_wait_signal(self.handle, peer, channel, milliseconds(timeout), _stream(stream)))
 
     def status(self) -> None:
-        """Raises the exception with which this rank's memory has failed, if it has. Does not wait."""
+        """If this rank's memory has failed, raises the exception. Does not wait."""
         check(lib.tutti_symm_status(self.handle, ffi.NULL))
 
     def free(self) -> None:

@@ -6,7 +6,7 @@
     dist.init_process_group("tutti")    # torchrun --nproc-per-node 2 program.py
     dist.all_reduce(tensor)
 
-PyTorch finds the backend by the entry points of this package; nothing of it has to be imported. PyTorch 2.11 or newer.
+PyTorch finds the backend by the entry points of this package; no import is needed. Needs PyTorch 2.11 or newer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _create(options: Any, backend_options: Any) -> Any:
     from tutti._errors import InvalidError
     from tutti.torch._group import ProcessGroup
 
-    # PyTorch does not tell whether other devices have other backends, except in this variable of the caller.
+    # Only this variable of the caller tells whether other devices have other backends.
     config = sys._getframe(1).f_locals.get("backend_config")
     several = config is not None and len(set(config.get_device_backend_map().values())) > 1
     if several and torch.__version__ < (2, 14):

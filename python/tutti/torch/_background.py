@@ -15,7 +15,7 @@ from tutti._tutti import ffi, lib
 from tutti.torch._operands import Operand, moved
 from tutti.torch._work import Work
 
-# By the function of a communicator: that of process groups, and whether send and recv have a block for each rank.
+# For each function of a communicator: the one of process groups, and whether send and recv have a block for each rank.
 _FUNCTIONS = {
     lib.tutti_broadcast_with: (lib.tutti_pg_broadcast, False, False),
     lib.tutti_reduce_with: (lib.tutti_pg_reduce, False, False),
@@ -85,9 +85,9 @@ def _stream(device: torch.device) -> Any:
 
 def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device, calls: Sequence[tuple[Any, ...]],
                      written: Sequence[Any], outputs: Any, timeout: float | None, kept: Any) -> Work:
-    """Calls as ProcessGroup._collective() has them, as one operation behind the device's current stream."""
+    """Runs the calls of ProcessGroup._collective() as one operation behind the device's current stream."""
     function, arguments = calls[0][0], calls[0][5:]
-    if function is lib.tutti_send_with:  # an all-to-all: a message to and one from each rank
+    if function is lib.tutti_send_with:  # an all-to-all: one message to each rank, one from each
         function, arguments = lib.tutti_pg_all_to_all, ()
         sides = [[call[1:4] for call in calls[i::2]] for i in (0, 1)]
     else:

@@ -40,7 +40,7 @@ class CudaWork(Work):
 
 
 def _communicator(group: ProcessGroup, device: torch.device) -> tutti.Communicator:
-    """Made by the first call of all ranks, which is collective."""
+    """The group's communicator. The first call creates it and is collective."""
     if group._cuda is None:
         store = tutti.Store.wrap(dist.PrefixStore("cuda", group._torch_store))
         with torch.cuda.device(device):

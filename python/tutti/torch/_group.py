@@ -3,9 +3,10 @@
 collectives of CUDA tensors.
 
 All collectives of CPU tensors run on one communicator in the order of their calls. A synchronous one runs in the
-caller's thread. Asynchronous ones run in a thread of the group, and so does a synchronous one that follows them. So one
-rank may call synchronously where another does not. The tutti.ProcessGroup cannot run the asynchronous ones: its
-operations never meet those of the communicator, and a synchronous sum of 4 bytes on it takes 16 us instead of 1.
+caller's thread. Asynchronous ones run in a thread of the group, and so does a synchronous one while that thread has
+work. So one rank may call synchronously and another asynchronously. The tutti.ProcessGroup cannot run asynchronous
+ones: its operations never match those of the communicator, and a synchronous sum of 4 bytes on it takes 16 us instead
+of 1.
 """
 
 from __future__ import annotations
@@ -106,13 +107,13 @@ class ProcessGroup(dist.ProcessGroup):
         return self._torch_store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Of later operations."""
+        """Sets the time-out of later operations."""
         self._options = _call_options(timeout)
 
     _set_default_timeout = set_timeout
 
     def _set_sequence_number_for_group(self) -> None:
-        pass  # the library compares its own numbers of all ranks
+        pass  # the library compares its own sequence numbers
 
     # ---- running an operation
 
@@ -138,7 +139,7 @@ class ProcessGroup(dist.ProcessGroup):
         return work
 
     def _start_recorded(self, title: str, call: Callable[[], None], outputs: Any, asynchronous: bool, stream: Any) -> Work:
-        """With an event of the profiler from the call to the end."""
+        """Starts the work, with a profiler event from the call to the end."""
         work = Work(title, outputs, stream)
         with profiler.record_function(f"tutti:{title}") as event:
             if self._worker.is_current():
@@ -177,7 +178,7 @@ class ProcessGroup(dist.ProcessGroup):
                 check(lib.tutti_group_start())
                 for function, *arguments in calls:
                     function(*arguments, handle, ffi.NULL, options)
-                status = lib.tutti_group_end()  # also that of a call that was refused
+                status = lib.tutti_group_end()  # also the status of a refused call
             if status:
                 self._raise(status)
             for operand in operands:
@@ -201,7 +202,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, **more: Any) -> Work:
         if type(opts) is _AllreduceOptions and not opts.asyncOp:
-            # The usual case of dist.all_reduce(), without the work for the others: that would take longer than a small sum.
+            # The usual case of dist.all_reduce(), without the work for other cases: it takes longer than a small sum.
             (tensor,), op, worker = tensors, _handle_of(hash(opts.reduceOp)), self._worker
             dtype = _value_of(tensor.dtype)
             if (dtype is not None and op is not None and tensor.is_cpu and not tensor.is_sparse and tensor.is_contiguous()
@@ -512,7 +513,7 @@ def _listed(tensors: Any) -> Sequence[torch.Tensor]:
 
 
 def _options(kind: Any, given: Any, timeout: timedelta | None = None, **fields: Any) -> Any:
-    """An options object, also where the caller gave none, or a ReduceOp in its place."""
+    """An options object, even if the caller gave none, or a ReduceOp instead."""
     if type(given) is kind:
         return given
     options = kind()
@@ -527,7 +528,7 @@ def _options(kind: Any, given: Any, timeout: timedelta | None = None, **fields: 
 
 
 def _rooted(kind: Any, given: Any, timeout: timedelta | None, **fields: Any) -> Any:
-    """As _options(); the caller may have given the root in its place."""
+    """As _options(); the caller may have given the root instead."""
     if type(given) is int:
         return _options(kind, None, timeout, rootRank=given, **fields)
     return _options(kind, given, timeout, **fields)
@@ -535,6 +536,6 @@ def _rooted(kind: Any, given: Any, timeout: timedelta | None, **fields: Any) -> 
 
 @atexit.register
 def _shut_down() -> None:
-    """Before the interpreter ends: after that, threads would wait for the GIL for ever."""
+    """Runs before the interpreter ends: later, threads would wait for the GIL for ever."""
     for group in list(_groups):
         group.shutdown()

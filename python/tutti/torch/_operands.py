@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tensors and reductions as the library has them."""
+"""Tensors and reductions in the library's types."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Work(dist.Work):
         if self._error is not None:
             raise self._error
         if self._stream is not None:
-            self.get_future().wait()  # which makes the current stream wait for the copies
+            self.get_future().wait()  # makes the current stream wait for the copies
         return True
 
     synchronize = block_current_stream = wait
