@@ -205,11 +205,15 @@ static int gone_peer(const struct tutti_pg *pg, const struct pg_op *op)
     return rank_set_count(pg->gone) == pg->control.size - 1 ? rank_set_next(pg->gone, -1) : -1;
 }
 
-static void finish_gone(struct tutti_pg *pg, struct pg_op *op, int peer)
+/* End the operation if the rank that it needs is gone. Return whether that rank is gone. */
+static bool finish_gone(struct tutti_pg *pg, struct pg_op *op)
 {
-    finish(pg, op,
-           &(struct pg_outcome){
-               .status = TUTTI_ERR_PEER_DEAD, .rank = pg->control.rank, .peer = peer});
+    const int peer = gone_peer(pg, op);
+    if (peer >= 0)
+        finish(pg, op,
+               &(struct pg_outcome){
+                   .status = TUTTI_ERR_PEER_DEAD, .rank = pg->control.rank, .peer = peer});
+    return peer >= 0;
 }
 
 /* Answer an announcement, or free it. Data that have come with it are in place. */
@@ -318,10 +322,8 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
         pg_list_append(&pg->sends, op);
         if (op->args.peer == pg->control.rank)
             send_to_self(pg, op);
-        else if (gone_peer(pg, op) < 0)
+        else if (!finish_gone(pg, op))
             note_append(&pg->notes, &op->note);
-        else
-            finish_gone(pg, op, op->args.peer);
         return;
     }
     pg_list_append(&pg->receives, op);
@@ -331,8 +333,7 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
             match(pg, op, note);
             return;
         }
-    if (gone_peer(pg, op) >= 0)
-        finish_gone(pg, op, gone_peer(pg, op));
+    (void)finish_gone(pg, op);
 }
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
@@ -527,8 +528,7 @@ static void list_drop_gone(struct tutti_pg *pg, struct pg_list *list)
 {
     for (struct pg_op *op = list->first, *next; op; op = next) {
         next = op->next;
-        if (gone_peer(pg, op) >= 0)
-            finish_gone(pg, op, gone_peer(pg, op));
+        (void)finish_gone(pg, op);
     }
 }
 
