@@ -280,18 +280,12 @@ static enum cuda_place place_choose(const struct tutti_comm *comm,
     return algo == TUTTI_ALGO_NONE ? CUDA_PLACE_FOUND : CUDA_PLACE_DEVICE;
 }
 
-static enum tutti_status host_gather(void *host, const void *own, size_t bytes, void *all,
-                                     int64_t timeout_ms)
-{
-    return cpu_group_gather(host, own, bytes, all, timeout_ms);
-}
-
 /* `gather`: how the ranks exchange values; NULL: over the arenas of the hosts. */
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
                                      const struct cpu_group_config *host, enum cuda_place place,
                                      const char *why, const struct gather *gather, int64_t deadline)
 {
-    const struct gather by_hosts = {host_gather, comm->host, comm->rank, comm->world_size};
+    const struct gather by_hosts = {cpu_group_gather, comm->host, comm->rank, comm->world_size};
     for (int r = 0; r < comm->world_size; r++)
         work->devices[r] = work->records[r].device;
     struct cuda_group_config config = {

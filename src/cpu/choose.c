@@ -129,9 +129,10 @@ enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
     return TUTTI_OK;
 }
 
-enum tutti_status cpu_group_gather(struct cpu_group *group, const void *own, size_t bytes,
-                                   void *all, int64_t timeout_ms)
+enum tutti_status cpu_group_gather(void *opaque, const void *own, size_t bytes, void *all,
+                                   int64_t timeout_ms)
 {
+    struct cpu_group *group = opaque;
     const uint64_t sequence = group->op.sequence;
     struct request request = {
         .collective = TUTTI_COLLECTIVE_SPLIT,

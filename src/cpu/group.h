@@ -159,10 +159,10 @@ enum tutti_status cpu_group_status(void *group, struct tutti_fault *fault);
 enum tutti_status cpu_all_reduce_more(struct cpu_group *group, struct request *request);
 /* struct algorithm's `run`: a barrier of all ranks, or of request->subset, this rank among them. */
 enum tutti_status cpu_barrier(void *group, struct request *request, tutti_stream_t stream);
-/* Collective: gathers values of all ranks, on a group whose operations another back end runs. Takes
- * no operation number. Only the caller of operations calls it. */
-enum tutti_status cpu_group_gather(struct cpu_group *group, const void *own, size_t bytes,
-                                   void *all, int64_t timeout_ms);
+/* struct gather's `run`, of a group whose operations another back end runs. Collective. Takes no
+ * operation number. Only the caller of operations calls it. */
+enum tutti_status cpu_group_gather(void *group, const void *own, size_t bytes, void *all,
+                                   int64_t timeout_ms);
 /* After a failed operation: whether a live rank still uses another rank's operands. */
 bool direct_is_touched(struct cpu_group *group);
 
