@@ -13,7 +13,7 @@ import tutti
 from tutti._errors import InvalidError
 from tutti._tutti import ffi, lib
 from tutti.torch._operands import Operand, reduced_dtype, reduction
-from tutti.torch._work import Work
+from tutti.torch._work import FINISHED, Work
 
 if TYPE_CHECKING:
     from tutti.torch._group import ProcessGroup
@@ -57,15 +57,16 @@ def _stream(device: torch.device) -> Any:
 
 def all_reduce(group: ProcessGroup, tensors: Sequence[torch.Tensor], device: torch.device, opts: Any) -> Work:
     """The tensors are used by the current stream alone, as PyTorch's allocator expects."""
-    comm, (op, kept) = _communicator(group, device), reduction(opts.reduceOp)
+    comm, (op, kept), limit = _communicator(group, device), reduction(opts.reduceOp), group._limit(opts)
     with torch.cuda.device(device):
         for operand in map(Operand, tensors):
             at, tensor = operand.address, operand.tensor
-            status = lib.tutti_all_reduce(at, at, tensor.numel(), reduced_dtype(tensor), op, comm.handle, _stream(device))
+            status = lib.tutti_all_reduce_with(at, at, tensor.numel(), reduced_dtype(tensor), op, comm.handle,
+                                               _stream(device), limit)
             if status:
-                comm._raise(status)
+                group._raise(status, comm)
             operand.done()
-        return CudaWork("all_reduce", tensors, device, kept)
+        return CudaWork("all_reduce", tensors, device, kept) if opts.asyncOp else FINISHED
 
 
 def barrier(group: ProcessGroup, opts: Any) -> Work:
@@ -73,7 +74,10 @@ def barrier(group: ProcessGroup, opts: Any) -> Work:
     device = torch.device("cuda", torch.cuda.current_device() if opts.device.index is None else opts.device.index)
     comm = _communicator(group, device)
     with torch.cuda.device(device):
-        comm.barrier(stream=torch.cuda.current_stream(device))
-        if not torch.cuda.is_current_stream_capturing():
+        status = lib.tutti_barrier_with(comm.handle, ffi.NULL, 0, _stream(device), group._limit(opts))
+        if not status and not torch.cuda.is_current_stream_capturing():
             torch.cuda.current_stream(device).synchronize()
-        return CudaWork("barrier", [], device, None)
+            status = lib.tutti_comm_status(comm.handle, ffi.NULL)
+        if status:
+            group._raise(status, comm)
+        return CudaWork("barrier", [], device, None) if opts.asyncOp else FINISHED

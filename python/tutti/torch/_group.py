@@ -108,6 +108,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the time-out of later operations."""
+        self._timeout = timeout
         self._options = _call_options(timeout)
 
     _set_default_timeout = set_timeout
@@ -152,9 +153,13 @@ class ProcessGroup(dist.ProcessGroup):
                 work.wait()
         return work
 
-    def _raise(self, status: int) -> None:
+    def _limit(self, opts: Any) -> Any:
+        """The options with the time-out of a call."""
+        return _call_options(opts.timeout) if opts.timeout > _ZERO else self._options
+
+    def _raise(self, status: int, comm: tutti.Communicator | None = None) -> None:
         try:
-            self._comm._raise(status)
+            (comm or self._comm)._raise(status)
         except tutti.TimeoutError as error:
             error.args = (f"the timeout has expired: {error}",)  # programs look for this word
             raise
@@ -167,7 +172,7 @@ class ProcessGroup(dist.ProcessGroup):
             work = start_collective(self._background, title, device, calls, operands, outputs,
                                     timeout.total_seconds() if timeout > _ZERO else None, kept)
             return self._started(work, opts.asyncOp)
-        options = _call_options(timeout) if timeout > _ZERO else self._options
+        options = self._limit(opts)
 
         def call(kept: Any = kept) -> None:
             comm = self._comm
@@ -224,6 +229,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
         if int(opts.reduceOp.op) != int(dist.ReduceOp.RedOpType.SUM):
             raise InvalidError("tutti: sparse tensors can only be summed")
+        _refuse_capture("all_reduce of sparse", tensor.device)
         timeout = opts.timeout
         stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
         own = tensor.detach().cpu()
@@ -426,7 +432,7 @@ class ProcessGroup(dist.ProcessGroup):
             from tutti.torch._cuda import barrier
 
             return barrier(self, opts)
-        limit = _call_options(opts.timeout) if opts.timeout > _ZERO else self._options
+        limit = self._limit(opts)
 
         def call() -> None:
             status = lib.tutti_barrier_with(self._comm._handle, ffi.NULL, 0, ffi.NULL, limit)
@@ -468,6 +474,8 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self) -> None:
         """Ends all operations on all ranks with tutti.AbortedError."""
         self._comm.abort()
+        if self._cuda is not None:
+            self._cuda[1].abort()
         self._background.close()
 
     def shutdown(self) -> None:
@@ -489,8 +497,8 @@ class ProcessGroup(dist.ProcessGroup):
             if tensor.layout is not torch.strided or tensor.device != device or not (tensor.is_cpu or tensor.is_cuda):
                 raise InvalidError(f"tutti: {title} of dense tensors on the CPU or on one CUDA device only, not of "
                                    f"{tensor.layout} on {tensor.device}")
-        if device.type == "cuda" and title != "all_reduce" and torch.cuda.is_current_stream_capturing():
-            raise InvalidError(f"tutti: {title} of CUDA tensors goes through the host, so it cannot be captured")
+        if title != "all_reduce":
+            _refuse_capture(f"{title} of", device)
         return device
 
     def _check_count(self, tensors: Sequence[Any]) -> None:
@@ -501,6 +509,11 @@ class ProcessGroup(dist.ProcessGroup):
         if whole.numel() != block.numel() * self._size or whole.dtype != block.dtype:
             raise InvalidError(f"tutti: {whole.numel()} elements of {whole.dtype} do not hold {self._size} blocks of "
                                f"{block.numel()} of {block.dtype}")
+
+
+def _refuse_capture(title: str, device: torch.device) -> None:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise InvalidError(f"tutti: {title} CUDA tensors goes through the host, so it cannot be captured")
 
 
 def _call_options(timeout: timedelta) -> Any:
