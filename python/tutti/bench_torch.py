@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Times torch.distributed with the backend tutti beside Gloo, in the same processes, in turns.
+"""Times torch.distributed with the backend tutti beside Gloo or NCCL, in the same processes, in turns.
 
-usage: python -m tutti.bench_torch [-n RANKS] [--rounds N] [--json FILE]
+usage: python -m tutti.bench_torch [-n RANKS] [--device cpu|cuda] [--rounds N] [--json FILE]
 
 all_reduce: dist.all_reduce() of a float32 CPU tensor, by Gloo, by tutti, by the C call through cffi, and by a group in
 Python that does nothing. step: one step of DistributedDataParallel with 4 MB of gradients. Medians in microseconds.
+
+With --device cuda: dist.all_reduce() of a bfloat16 tensor, by NCCL and by tutti, a GPU for each rank. eager: calls one
+after the other. captured: calls in one graph. The median of the rounds' means.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from datetime import datetime, timezone
 from typing import Any, Callable
 
 SIZES = [4, 1 << 10, 64 << 10, 1 << 20, 16 << 20]
+CUDA_SIZES = [1 << shift for shift in range(10, 27, 2)]
 
 
 def _median_us(function: Callable[[], object], calls: int) -> float:
@@ -49,6 +53,63 @@ def _write(path: str, size: int, rows: list[dict[str, object]]) -> None:
         file.write("{\n" + ",\n".join(lines) + f',\n "rows": [\n  {listed}\n ]\n}}\n')
 
 
+def _show(*cells: object) -> None:
+    print("".join(f"{cell:>12}" if isinstance(cell, str) else f"{cell:12.4g}" for cell in cells), flush=True)
+
+
+def _bench_cuda(rank: int, size: int, port: int, rounds: int, json_path: str | None) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("tutti", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    groups = {"nccl": dist.new_group(backend="nccl"), "tutti": dist.group.WORLD}
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def mean_us(run: Callable[[], object], calls: int) -> float:
+        torch.cuda.synchronize()
+        dist.barrier()
+        start.record()
+        run()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop) * 1e3 / calls)
+
+    rows: list[dict[str, object]] = []
+    for bytes_ in CUDA_SIZES:
+        tensor = torch.zeros(bytes_ // 2, dtype=torch.bfloat16, device="cuda")
+        calls = max(10, min(100, (64 << 20) // bytes_))
+
+        def several(group: Any, tensor: Any = tensor, calls: int = calls) -> None:
+            for _ in range(calls):
+                dist.all_reduce(tensor, group=group)
+
+        graphs = {}
+        for name, group in groups.items():
+            several(group)
+            graphs[name] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graphs[name], capture_error_mode="thread_local"):
+                several(group)
+            graphs[name].replay()
+        found: dict[str, list[float]] = {f"{how} {name}": [] for how in ("eager", "captured") for name in groups}
+        for _ in range(rounds):
+            for name, group in groups.items():
+                found[f"eager {name}"].append(mean_us(lambda: several(group), calls))
+            for name, graph in graphs.items():
+                found[f"captured {name}"].append(mean_us(graph.replay, calls))
+        for how in "eager", "captured":
+            nccl, tutti = (statistics.median(found[f"{how} {name}"]) for name in groups)
+            rows.append({"what": how, "bytes": bytes_, "nccl": round(nccl, 2), "tutti": round(tutti, 2)})
+        del graphs
+    if rank == 0:
+        _show("", "bytes", "nccl", "tutti", "tutti/nccl")
+        for row in sorted(rows, key=lambda row: str(row["what"]), reverse=True):
+            _show(row["what"], f"{row['bytes']} B", row["nccl"], row["tutti"], row["tutti"] / row["nccl"])  # type: ignore[operator]
+        if json_path:
+            _write(json_path, size, rows)
+    dist.destroy_process_group()
+
+
 def _bench(rank: int, size: int, port: int, rounds: int, json_path: str | None) -> None:
     import torch
     import torch.distributed as dist
@@ -69,7 +130,7 @@ def _bench(rank: int, size: int, port: int, rounds: int, json_path: str | None) 
 
     def show(*cells: object) -> None:
         if rank == 0:
-            print("".join(f"{cell:>12}" if isinstance(cell, str) else f"{cell:12.4g}" for cell in cells), flush=True)
+            _show(*cells)
 
     rows: list[dict[str, object]] = []
     show("all_reduce", "gloo", "tutti", "C call", "nothing", "tutti/gloo", "tutti/C", "tutti/no-op")
@@ -122,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tutti.bench_torch", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=2, metavar="RANKS", help="number of processes")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rounds", type=int, default=5, help="rounds; the median of their medians counts")
     parser.add_argument("--json", metavar="FILE", help="write the medians to this file")
     given = parser.parse_args()
@@ -131,7 +193,8 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.start_processes(_bench, (given.n, port, given.rounds, given.json), nprocs=given.n,
+    bench = _bench_cuda if given.device == "cuda" else _bench
+    torch.multiprocessing.start_processes(bench, (given.n, port, given.rounds, given.json), nprocs=given.n,
                                           start_method="fork")
 
 
