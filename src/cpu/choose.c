@@ -15,13 +15,15 @@ enum {
 /*
  * Measured (bench/README.md). One-shot moves N - 1 inputs into each rank in one hop, two-shot
  * 2 (N - 1) / N of one input in two hops. So with more ranks one-shot loses at smaller sizes.
- * Two ranks move the same bytes either way. Where ranks share cores a hop costs more.
+ * Two ranks move the same bytes either way. Where ranks share cores a hop costs more. Two-shot has
+ * a quicker second hop where results are pushed.
  */
 static size_t one_shot_bytes(int world_size, bool oversubscribed)
 {
+    const int share = oversubscribed ? 64 : world_size <= PUSH_RANKS ? 7 : 20;
     if (world_size == 2)
         return 64 << 10;
-    return ((size_t)(oversubscribed ? 64 : 7) << 10) / (size_t)world_size;
+    return ((size_t)share << 10) / (size_t)world_size;
 }
 
 void cpu_table_fill(const struct choice_rules *rules, int world_size, bool oversubscribed,

@@ -125,6 +125,7 @@ static inline void leaves_reduce(const struct cpu_group *group, const struct req
         .count = count,
         .scalar = request->scalar,
         .divisor = group->size,
+        .begin = group->rank,
     });
 }
 

@@ -94,12 +94,12 @@ static bool is_direct(const struct request *request)
 static bool peers_left(struct cpu_group *group, const struct request *request, struct cpu_op *op)
 {
     const uint32_t step = group->op.step;
-    for (; op->at < group->size; op->at++)
-        if (op->at != group->rank &&
-            !header_arrived(group, op, op->at,
-                            &group->arenas[op->at]->out_flags[step % LAYOUT_SLOTS].header, step,
-                            request))
+    for (; op->at < group->size - 1; op->at++) {
+        const int r = peer_at(group, op->at);
+        if (!header_arrived(group, op, r, &group->arenas[r]->out_flags[step % LAYOUT_SLOTS].header,
+                            step, request))
             return false;
+    }
     return true;
 }
 

@@ -70,12 +70,12 @@ static bool copy(struct cpu_group *group, const struct request *request, struct 
 {
     const size_t width = request->element_bytes, at = piece->first * width;
     for (; op->base.at < group->size - 1; op->base.at++) {
-        const int r = (group->rank + 1 + op->base.at) % group->size;
+        const int r = peer_at(group, op->base.at);
         if (!header_arrived(group, &op->base, r, &group->arenas[r]->in_flags[piece->slot].header,
                             piece->step, request))
             return false;
-        copy_near(group, request_received(request, r) + at, part_of(group, request, piece, r),
-                  piece->count * width);
+        copy_out(group, request, request_received(request, r) + at,
+                 part_of(group, request, piece, r), piece->count * width);
     }
     return true;
 }

@@ -68,6 +68,7 @@ static inline void prepare(const struct cpu_group *group, const struct request *
         .count = request->count,
         .scalar = request->scalar,
         .divisor = group->size,
+        .begin = group->rank,
     };
 }
 
@@ -115,10 +116,9 @@ step(void *opaque, struct request *request, void *state)
     struct cpu_group *group = opaque;
     struct small_op *op = state;
     const uint32_t sequence = (uint32_t)group->op.sequence;
-    for (; op->base.at < group->size; op->base.at++) {
-        const int r = group->ranks.order[op->base.at];
-        if (r != group->rank &&
-            !header_arrived(group, &op->base, r, &small_message_of(group, r)->header, sequence,
+    for (; op->base.at < group->size - 1; op->base.at++) {
+        const int r = peer_at(group, op->base.at);
+        if (!header_arrived(group, &op->base, r, &small_message_of(group, r)->header, sequence,
                             request))
             return op_stopped(&op->base);
     }

@@ -63,7 +63,7 @@ static void half_take(struct cpu_group *group, const struct request *request, si
     unsigned char *recv = request_received(request, peer) + at;
     const void *in[2];
     if (!request->reduce) {
-        copy_near(group, recv, theirs, count * request->element_bytes);
+        copy_out(group, request, recv, theirs, count * request->element_bytes);
         return;
     }
     in[leaf] = theirs;

@@ -117,17 +117,19 @@ static void result_push(const struct cpu_group *group, const struct request *req
 static void result_pull(const struct cpu_group *group, const struct request *request,
                         const struct piece *piece, const void *const *in, unsigned char *own)
 {
+    const bool stream = group->distance.far && !copies_strings(group);
     request->reduce(&(struct reduce_call){
         .out = own,
         .copy = place_of(group, request, piece, group->rank, group->rank),
-        .stream_copy = group->distance.far,
+        .stream_copy = stream,
         .in = in,
         .n = group->size,
         .count = piece->owned,
         .scalar = request->scalar,
         .divisor = group->size,
+        .begin = group->rank,
     });
-    if (group->distance.far)
+    if (stream)
         order_drain_streams();
 }
 
@@ -156,14 +158,14 @@ static bool collect(struct cpu_group *group, const struct request *request, stru
     const size_t width = request->element_bytes;
     unsigned char *recv = (unsigned char *)request->recv + piece->first * width;
     for (; op->base.at < group->size - 1; op->base.at++) {
-        const int r = (group->rank + 1 + op->base.at) % group->size;
+        const int r = peer_at(group, op->base.at);
         if (!header_arrived(group, &op->base, r, &group->arenas[r]->out_flags[piece->slot].header,
                             piece->step, request))
             return false;
         size_t first, count = chunk_of(piece->count, piece->chunk, r, &first);
-        group->isa->copy(recv + first * width,
-                         place_of(group, request, piece, pushes(group) ? group->rank : r, r),
-                         count * width);
+        copy_out(group, request, recv + first * width,
+                 place_of(group, request, piece, pushes(group) ? group->rank : r, r),
+                 count * width);
     }
     POINT("two_shot.collected");
     return true;

@@ -7,9 +7,9 @@
  * the set that every processor has, where REDUCE_ALL is 1; the other sets use those (reduce.h).
  *
  * A reduction of few inputs is one loop from inputs to output. All others go block by block. Groups
- * of inputs fold into accumulators. The accumulators merge as the digits of a binary counter carry,
- * which gives the canonical tree. The accumulators stay in the first-level cache. Small floats are
- * widened to blocks of float32 and narrowed at the end, so that they share the loops of float32.
+ * of inputs fold into accumulators, which stay in the first-level cache. The accumulators merge in
+ * pairs, which gives the canonical tree. Small floats are widened to blocks of float32 and narrowed
+ * at the end, so that they share the loops of float32.
  */
 #include "cpu/reduce/reduce.h"
 #include "base/numeric.h"
@@ -39,10 +39,9 @@ enum {
     AHEAD_BYTES = 512,  /* prefetched while as many are reduced */
     WIDE = 4,           /* inputs of one loop of a frequent operation */
     NARROW = 2,         /* of a rare operation: keeps the library small */
-    DEPTH = 6, /* accumulators: the digits of the whole groups before the last group, and one for
-                  the last */
+    FOLDS = 16,         /* blocks for the accumulators of all groups; half blocks for more groups */
 };
-_Static_assert(TUTTI_MAX_RANKS <= NARROW << (DEPTH - 1), "the counter is too short");
+_Static_assert(TUTTI_MAX_RANKS <= NARROW * FOLDS * 2, "the accumulators of all groups need room");
 
 typedef unsigned char block[BLOCK_BYTES];
 
@@ -184,44 +183,58 @@ static void reduce_group(void *to, const struct part *part, tree_fn *loop, int f
     loop(to, widened, n, 0, part->count, part->call);
 }
 
-/* The canonical tree of more inputs than a group, without its root. The two sides of the root are
- * the first two places of the stack. */
-static void reduce_sides(block *stack, const struct part *part)
+/* How many groups the inputs make that are no partial results. */
+static int groups_of(const struct reduce_call *call, const struct loops *loops)
+{
+    return (call->n - call->partials + loops->group - 1) / loops->group;
+}
+
+/* The bytes of a group's accumulators. */
+static size_t fold_bytes(int groups)
+{
+    return groups > FOLDS ? BLOCK_BYTES / 2 : BLOCK_BYTES;
+}
+
+/* The canonical tree of more inputs than a group, without its root. The groups fold in any order.
+ * The left side of the root is folds[0]. Returns the right side. */
+static const void *reduce_sides(block *folds, const struct part *part)
 {
     const struct loops *loops = part->loops;
-    const int group = loops->group, n = part->call->n;
-    int depth = 0, first = part->call->partials;
-    /* All groups but the last are whole. As many equal subtrees merge as the counter carries
-     * digits. */
-    for (unsigned groups = 1; first + group < n; first += group, groups++) {
-        reduce_group(stack[depth++], part, loops->fold, first, group);
-        for (unsigned digits = groups; (digits & 1) == 0; digits >>= 1, depth--)
-            loops->merge(stack[depth - 2], stack[depth - 1], part->count);
+    const struct reduce_call *call = part->call;
+    const int groups = groups_of(call, loops), begin = call->begin / loops->group;
+    const size_t stride = fold_bytes(groups);
+    unsigned char *first = folds[0];
+    for (int i = 0; i < groups; i++) {
+        const int g = (begin + i) % groups, at = call->partials + g * loops->group;
+        const int n = call->n - at < loops->group ? call->n - at : loops->group;
+        reduce_group(first + (size_t)g * stride, part, loops->fold, at, n);
     }
-    reduce_group(stack[depth++], part, loops->fold, first, n - first);
-    for (; depth > 2; depth--)
-        loops->merge(stack[depth - 2], stack[depth - 1], part->count);
+    int width = 1;
+    for (; width * 2 < groups; width *= 2)
+        for (int g = 0; g + width < groups; g += 2 * width)
+            loops->merge(first + (size_t)g * stride, first + (size_t)(g + width) * stride,
+                         part->count);
+    return first + (size_t)width * stride;
 }
 
 static void reduce_tree(void *to, const struct part *part)
 {
-    _Alignas(LINE_BYTES) block stack[DEPTH];
-    reduce_sides(stack, part);
-    part->loops->finish(to, stack[0], stack[1], part->count, part->call);
+    _Alignas(LINE_BYTES) block folds[FOLDS];
+    const void *right = reduce_sides(folds, part);
+    part->loops->finish(to, folds[0], right, part->count, part->call);
 }
 
 /* The tree of the elements, as accumulators. */
 static void reduce_fold(void *to, const struct part *part)
 {
-    _Alignas(LINE_BYTES) block stack[DEPTH];
+    _Alignas(LINE_BYTES) block folds[FOLDS];
     const int first = part->call->partials, n = part->call->n - first;
     if (n <= part->loops->group) {
         reduce_group(to, part, part->loops->fold, first, n);
         return;
     }
-    reduce_sides(stack, part);
-    part->loops->merge(stack[0], stack[1], part->count);
-    memcpy(to, stack[0], part->count * (BLOCK_BYTES / part->loops->block));
+    part->loops->merge(folds[0], reduce_sides(folds, part), part->count);
+    memcpy(to, folds[0], part->count * (BLOCK_BYTES / part->loops->block));
 }
 
 /* Combines partial results, and the other inputs' tree, to one partial result or to the result. */
@@ -269,11 +282,12 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     const size_t size = call->out_partial ? BLOCK_BYTES / loops->block
                         : format          ? format->element_bytes
                                           : loops->element_bytes;
-    struct part part = {call, loops, format, 0, loops->block};
+    const size_t whole = loops->block * fold_bytes(groups_of(call, loops)) / BLOCK_BYTES;
+    struct part part = {call, loops, format, 0, whole};
     /* Each block but the last ends at the end of a cache line of the output. */
-    if (call->count > loops->block)
-        part.count -= (loops->block - bytes_to_line(call->out) / size) % (LINE_BYTES / size);
-    for (; part.at < call->count; part.at += part.count, part.count = loops->block) {
+    if (call->count > whole)
+        part.count -= (whole - bytes_to_line(call->out) / size) % (LINE_BYTES / size);
+    for (; part.at < call->count; part.at += part.count, part.count = whole) {
         if (part.count > call->count - part.at)
             part.count = call->count - part.at;
         const size_t offset = part.at * size, bytes = part.count * size;

@@ -58,7 +58,9 @@ const struct reduce_isa *reduce_isa_best(void);
 const struct reduce_isa *reduce_isa_named(const char *name);
 /* The fastest copy of at least REDUCE_LONG_BYTES into lines that another core has used. */
 copy_fn *reduce_copy_long(const struct reduce_isa *isa);
-enum { REDUCE_LONG_BYTES = 16 * 1024 };
+enum { REDUCE_LONG_BYTES = 8 * 1024 };
+/* The size of the last cache of a core; SIZE_MAX if it is not known. */
+size_t reduce_cache_bytes(void);
 
 /*
  * Floating-point environment of a reduction: round to nearest, subnormals kept. begin() sets it and

@@ -178,6 +178,7 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->ranks.mesh = links->mesh;
     group->isa = config->isa;
     group->copy_long = reduce_copy_long(config->isa);
+    group->cache_bytes = reduce_cache_bytes();
     group->faults.record = config->record;
     group->faults.on_failure = config->on_failure;
     group->faults.context = config->context;

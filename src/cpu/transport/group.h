@@ -31,6 +31,7 @@ struct cpu_group {
     bool membarrier; /* see bell.c */
     const struct reduce_isa *isa;
     copy_fn *copy_long;
+    size_t cache_bytes; /* of the last cache */
     struct layout_arena *own;
     struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* the data of other ranks may not be mapped */
     struct areas areas;
@@ -39,6 +40,15 @@ struct cpu_group {
     struct cpu_same_core same_core;
     struct cpu_team *team; /* of zero-copy operations, the caller's; NULL: there is none */
 };
+
+/* Another rank, for `at` from 0 to size - 2. Every rank begins with another peer, so that not all
+ * ask for the same cache line at the same time (16 ranks on Xeon, 8 B: 0.75 us in the order of the
+ * ranks, 0.63 us so). */
+static inline int peer_at(const struct cpu_group *group, int at)
+{
+    const int rank = group->rank + 1 + at;
+    return rank < group->size ? rank : rank - group->size;
+}
 
 /* An area of a rank's arena. */
 static inline unsigned char *area_of(const struct cpu_group *group, int rank, size_t area)

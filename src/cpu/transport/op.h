@@ -12,7 +12,7 @@ struct cpu_op {
     int peer;
     uint32_t value;
     const uint32_t *word;
-    int at; /* the next rank, or leaf, to check */
+    int at; /* the next peer, rank or leaf to check */
 };
 
 static inline void op_init(struct cpu_op *op)
@@ -64,12 +64,12 @@ static inline bool all_entered(struct cpu_group *group, struct cpu_op *op,
                                const struct request *request)
 {
     const uint32_t sequence = (uint32_t)group->op.sequence;
-    for (; op->at < group->size; op->at++)
-        if (op->at != group->rank &&
-            !header_arrived(group, op, op->at,
-                            announcement_place(group, op->at, group->op.announcement), sequence,
-                            request))
+    for (; op->at < group->size - 1; op->at++) {
+        const int r = peer_at(group, op->at);
+        if (!header_arrived(group, op, r, announcement_place(group, r, group->op.announcement),
+                            sequence, request))
             return false;
+    }
     return true;
 }
 

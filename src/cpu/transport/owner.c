@@ -26,6 +26,7 @@ void owner_reduce(const struct cpu_group *group, const struct request *request,
             .count = elements,
             .scalar = request->scalar,
             .divisor = group->size,
+            .begin = group->rank,
             .ahead = ahead,
         });
         for (int r = (next + 1) % group->size; r != group->rank; r = (r + 1) % group->size)

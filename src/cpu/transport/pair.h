@@ -99,7 +99,7 @@ static inline struct layout_message *message_next(struct cpu_group *group, int t
 static inline void message_fill(struct cpu_group *group, int to, const void *data, size_t bytes)
 {
     void *place = message_data(group, group->rank, to, group->op.sent[to], bytes);
-    if (bytes >= COPY_STRING_BYTES)
+    if (bytes >= REDUCE_LONG_BYTES)
         copy_in(group, place, data, bytes);
     else if (bytes)
         group->isa->copy(place, data, bytes);

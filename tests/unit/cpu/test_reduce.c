@@ -166,6 +166,7 @@ static void check_variant(const struct reduce_isa *isa, enum tutti_dtype dtype, 
         .count = v->count,
         .scalar = scalar,
         .divisor = v->n,
+        .begin = random_below(v->n),
         .stream_copy = v->stream_copy,
     };
     reduce_function(isa, dtype, op)(&call);
@@ -231,6 +232,7 @@ static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype,
                                    .count = v.count,
                                    .scalar = scalar,
                                    .divisor = n,
+                                   .begin = random_below(n),
                                    .stream_copy = v.stream_copy,
                                    .out_partial = true};
         reduce_function(isa, dtype, op)(&call);
