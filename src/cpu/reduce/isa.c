@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Chooses the compilation of the reductions that this processor runs. */
 #include "base/log.h"
+#include "base/order.h"
 #include "cpu/reduce/reduce.h"
 
 #include <stdlib.h>
@@ -10,22 +11,13 @@
 #include <cpuid.h>
 #include <xmmintrin.h>
 
+enum { ASKED = 1, F16C = 2, STRINGS = 4 };
+
 /* clang's __builtin_cpu_supports() does not know this conversion of float16. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
-
-static bool runs_avx2(void)
-{
-    return has_f16c() && __builtin_cpu_supports("avx2");
-}
-
-static bool runs_avx512(void)
-{
-    return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
 enum { LEAF_FAMILY = 1, LEAF_CACHES = 4, LEAF_FEATURES = 7, AMD_LEAF_CACHES = 0x8000001d };
@@ -57,8 +49,8 @@ static bool moves_strings(void)
            __get_cpuid_count(LEAF_FEATURES, 0, &a, &b, &c, &d) && (d & FAST_SHORT_STRINGS);
 }
 
-/* The largest of the caches that cpuid describes. */
-static size_t cache_bytes(void)
+/* The largest of the caches that cpuid describes; SIZE_MAX if it describes none. */
+static size_t largest_cache(void)
 {
     const unsigned leaf = is_amd() ? AMD_LEAF_CACHES : LEAF_CACHES;
     size_t most = 0;
@@ -68,7 +60,30 @@ static size_t cache_bytes(void)
         const size_t bytes = line * partitions * ((b >> 22) + 1) * ((size_t)c + 1);
         most = bytes > most ? bytes : most;
     }
-    return most;
+    return most ? most : SIZE_MAX;
+}
+
+/* cpuid takes microseconds in a virtual machine, so a process asks once. */
+static uint32_t features(void)
+{
+    static uint32_t known;
+    uint32_t found = order_load_relaxed_u32(&known);
+    if (!found) {
+        found = ASKED | (has_f16c() ? F16C : 0) | (moves_strings() ? STRINGS : 0);
+        order_store_relaxed_u32(&known, found);
+    }
+    return found;
+}
+
+static bool runs_avx2(void)
+{
+    return (features() & F16C) && __builtin_cpu_supports("avx2");
+}
+
+static bool runs_avx512(void)
+{
+    return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
 static void copy_string(void *to, const void *from, size_t bytes)
@@ -126,7 +141,7 @@ const struct reduce_isa *reduce_isa_best(void)
 copy_fn *reduce_copy_long(const struct reduce_isa *isa)
 {
 #if defined(__x86_64__)
-    if (moves_strings())
+    if (features() & STRINGS)
         return copy_string;
 #endif
     return isa->copy;
@@ -135,8 +150,13 @@ copy_fn *reduce_copy_long(const struct reduce_isa *isa)
 size_t reduce_cache_bytes(void)
 {
 #if defined(__x86_64__)
-    const size_t bytes = cache_bytes();
-    return bytes ? bytes : SIZE_MAX;
+    static uint64_t known;
+    uint64_t found = order_load_relaxed_u64(&known);
+    if (!found) {
+        found = largest_cache();
+        order_store_relaxed_u64(&known, found);
+    }
+    return found;
 #else
     return SIZE_MAX;
 #endif
