@@ -10,6 +10,9 @@ enum {
     /* With more ranks that have a core each, results are pulled: two_shot.c. Ranks that share a
      * core also share its cache, so they push. */
     PUSH_RANKS = 4,
+    /* A longer reduce among many ranks is a two-shot: the root alone would read all inputs (16
+     * ranks on Xeon, 64 KiB: 64 us). */
+    REDUCE_ALONE_BYTES = 12 * 1024,
 };
 
 /*
@@ -97,6 +100,13 @@ static enum tutti_status other_choose(const struct cpu_table *table, const struc
                          coll_rows[call->collective].call, tutti_algo_name(call->algo));
     if (!table->rules->paths.all) {
         choice->reason = "some two ranks are not linked";
+        return TUTTI_OK;
+    }
+    if (call->collective == TUTTI_COLLECTIVE_REDUCE && !table->pushes &&
+        call->bytes > REDUCE_ALONE_BYTES) {
+        *choice = (struct choice){.algo = TUTTI_ALGO_TWO_SHOT,
+                                  .run = &cpu_two_shot.algorithm,
+                                  .reason = table->two_shot_reason};
         return TUTTI_OK;
     }
     if (coll_rows[call->collective].peer || coll_rows[call->collective].varies) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two-shot all-reduce: reduce-scatter, then all-gather, in pipelined pieces. Two hops.
+ * Two-shot all-reduce: reduce-scatter, then all-gather, in pipelined pieces. Two hops. A long
+ * reduce among many ranks does the same, but only the root collects; all ranks wait for all flags.
  *
  * A piece has one chunk for each rank, its owner. Each rank, in each step:
  *   writes its inputs of the other ranks' chunks into its arena (flag P1);
@@ -38,6 +39,12 @@ enum {
 static bool pushes(const struct cpu_group *group)
 {
     return group->table.pushes;
+}
+
+/* A reduce sends its result to the root alone. It uses no pushes (choose.c). */
+static bool has_result(const struct cpu_group *group, const struct request *request)
+{
+    return request->collective != TUTTI_COLLECTIVE_REDUCE || request->peer == group->rank;
 }
 
 /* How many chunks of a piece lie in a rank's arena: all, or, if results are pushed, all but its own
@@ -118,9 +125,11 @@ static void result_pull(const struct cpu_group *group, const struct request *req
                         const struct piece *piece, const void *const *in, unsigned char *own)
 {
     const bool stream = group->distance.far && !copies_strings(group);
+    unsigned char *shared = place_of(group, request, piece, group->rank, group->rank);
+    const bool mine = has_result(group, request);
     request->reduce(&(struct reduce_call){
-        .out = own,
-        .copy = place_of(group, request, piece, group->rank, group->rank),
+        .out = mine ? own : shared,
+        .copy = mine ? shared : NULL,
         .stream_copy = stream,
         .in = in,
         .n = group->size,
@@ -163,9 +172,10 @@ static bool collect(struct cpu_group *group, const struct request *request, stru
                             piece->step, request))
             return false;
         size_t first, count = chunk_of(piece->count, piece->chunk, r, &first);
-        copy_out(group, request, recv + first * width,
-                 place_of(group, request, piece, pushes(group) ? group->rank : r, r),
-                 count * width);
+        if (has_result(group, request))
+            copy_out(group, request, recv + first * width,
+                     place_of(group, request, piece, pushes(group) ? group->rank : r, r),
+                     count * width);
     }
     POINT("two_shot.collected");
     return true;

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two-shot operations whose results are pulled, which otherwise need five ranks with a core each:
+ * all-reduces, and long reduces, whose result the root alone collects. The reduce's bits are the
+ * all-reduce's, and these are those of the pushed all-reduce.
+ *
+ * usage: test_pulled processes|threads RANKS
+ */
+#include "comm/comm.h"
+#include "cpu/transport/group.h"
+#include "ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 300000, ROUNDS = 4 };
+
+static const size_t counts[] = {4, 3077, 4096, 33333, 131072, MOST};
+
+static struct life {
+    float *send, *pushed, *pulled;
+} life_of(void)
+{
+    struct life life = {malloc(MOST * sizeof(float)), malloc(MOST * sizeof(float)),
+                        malloc(MOST * sizeof(float))};
+    return life;
+}
+
+/* Values whose sum depends on the order. */
+static void fill(float *values, size_t count, int rank, int round)
+{
+    for (size_t i = 0; i < count; i++)
+        values[i] = (float)((i * 7919 + (size_t)rank * 104729 + (size_t)round) % 10007) * 1.001f;
+}
+
+static int check(struct ranks *ranks, int rank, tutti_comm_t *comm, const struct life *life)
+{
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (int round = 0; round < ROUNDS; round++) {
+            const size_t count = counts[c], bytes = count * sizeof(float);
+            const int root = (round + (int)c) % ranks->size;
+            const bool in_place = round % 2;
+            float *out = in_place ? life->pulled : life->send;
+            fill(life->send, count, rank, round);
+            comm->host->table.pushes = true;
+            RANKS_CHECK(tutti_all_reduce(life->send, life->pushed, count, TUTTI_FLOAT32, TUTTI_SUM,
+                                         comm, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+            comm->host->table.pushes = false;
+            memcpy(life->pulled, life->send, bytes);
+            RANKS_CHECK(tutti_all_reduce(out, life->pulled, count, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                         TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+            RANKS_CHECK(memcmp(life->pulled, life->pushed, bytes) == 0);
+            fill(life->pulled, count, rank, round);
+            RANKS_CHECK(tutti_reduce(out, rank == root ? life->pulled : NULL, count, TUTTI_FLOAT32,
+                                     TUTTI_SUM, root, comm, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+            if (rank != root)
+                fill(life->pushed, count, rank, round);
+            RANKS_CHECK(memcmp(life->pulled, life->pushed, bytes) == 0);
+        }
+    return 0;
+}
+
+static int rank_main(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    const struct life life = life_of();
+    RANKS_CHECK(life.send && life.pushed && life.pulled);
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    RANKS_CHECK(comm->host->table.pushes); /* the exchange area is there */
+    const int line = check(ranks, rank, comm, &life);
+    tutti_comm_destroy(comm);
+    free(life.send);
+    free(life.pushed);
+    free(life.pulled);
+    return line;
+}
+
+int main(int argc, char **argv)
+{
+    const int skip = ranks_skip_cuda("pieces of the CPU's arenas");
+    if (skip)
+        return skip;
+    const int size = argc == 3 ? atoi(argv[2]) : 0;
+    if (size < 3 || size > TUTTI_MAX_RANKS)
+        return 2;
+    struct ranks *ranks = ranks_create(size, strcmp(argv[1], "threads") == 0 ? 0 : size, 0);
+    const int failed = ranks_run(ranks, rank_main);
+    ranks_destroy(ranks);
+    return failed ? 1 : 0;
+}
