@@ -210,10 +210,11 @@ static void rank_failed(struct run *run, int rank, pid_t pid, int status)
         tool_fail_errno("cannot run '%s'", run->program[0]);
         run->term_at = clock_seconds(); /* the other ranks know nothing more to report */
     } else {
-        char how[96];
+        char how[96], left[48] = "";
         ranks_describe_exit(status, how, sizeof how);
-        tool_fail("rank %d (pid %d) %s%s", rank, (int)pid, how,
-                  run->children.running ? "; ending the others" : "");
+        if (run->children.running)
+            snprintf(left, sizeof left, "; the others have %d s left (--wait)", run->wait_seconds);
+        tool_fail("rank %d (pid %d) %s%s", rank, (int)pid, how, left);
     }
 }
 

@@ -74,7 +74,7 @@ rm -f "$pids"
 status 5 "$tutti" run --wait 0 -n 3 sh -c 'echo $$ >>"$pids"
     if [ $RANK = 1 ]; then while [ $(wc -l <"$pids") -lt 3 ]; do sleep 0.05; done; exit 5; fi
     exec sleep 600'
-err 'rank 1 .*exited with status 5; ending the others'
+err 'rank 1 .*exited with status 5; the others have 0 s left \(--wait\)$'
 mapfile -t all <"$pids"
 ended "${all[@]}" || complain "ranks outlived a failed one"
 rm -f "$pids"
