@@ -34,7 +34,7 @@ enum { SIZE = 3, NOBODY = 65534, LIVES = 12, OPERATIONS = 60, FLOOD = 500 };
 enum { BUSY, STOP, ATTACKED }; /* flags */
 
 static char directory[64];    /* TUTTI_DIR */
-static char file[64];         /* of a store, where everybody may make files */
+static char file[72];         /* of a store, where everybody may make files */
 static char socket_path[128]; /* somebody listens there, as a rank does */
 
 /* ---- the ranks ------------------------------------------------------------------------------- */

@@ -72,7 +72,7 @@ struct submitter {
 /* Random extents, in a random order in memory. */
 static void shape_make(uint64_t *random, struct operation *operation)
 {
-    int order[MOST_DIMS];
+    int order[MOST_DIMS] = {0};
     operation->dims = random_below(random, MOST_DIMS + 1);
     operation->count = 1;
     for (int d = 0; d < operation->dims; d++) {
