@@ -24,7 +24,7 @@ test: ## run nearly all tests, shortened (5 minutes)
 	@scripts/deps build check
 	@scripts/test test
 
-test-all: test ## also every compiler, sanitizer, kernel, fault and model, PyTorch, another Debian, aarch64 (half an hour)
+test-all: test ## also every compiler, sanitizer, kernel, fault and model, PyTorch, another Debian, aarch64 (45 minutes)
 	@scripts/deps build demo rivals check all
 	@scripts/venv || true
 	@scripts/nvcc || true
