@@ -10,8 +10,8 @@ unset TUTTI_TEST_RUN # what this script starts is not of the run
 
 files() {
     find /dev/shm "${XDG_RUNTIME_DIR:-/nonexistent}/tutti" -mindepth 1 2>/dev/null || true
-    # The private directory itself may stay.
-    find /tmp -path '/tmp/tutti-*' ! -path "/tmp/tutti-$(id -u)" 2>/dev/null || true
+    # A user's private directory itself may stay. multi/test_users has ranks of two users.
+    find /tmp -path '/tmp/tutti-*' ! -regex '/tmp/tutti-[0-9]+' 2>/dev/null || true
 }
 
 # Processes of this run, but neither this one nor those that it descends from.
