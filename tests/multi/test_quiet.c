@@ -31,7 +31,7 @@
 
 #if defined(__x86_64__) && !defined(SANITIZED)
 
-enum { SIZE = 2, BLOCK = 50, LEAST_BLOCKS = 20, PATIENCE_MS = 12000 };
+enum { SIZE = 2, BLOCK = 50, LEAST_BLOCKS = 20, PATIENCE_MS = 60000 };
 
 /* What PR_SET_SYSCALL_USER_DISPATCH needs; older headers lack it. */
 enum { SET_DISPATCH = 59, DISPATCH_ON = 1, ALLOW = 0, BLOCK_CALLS = 1 };
