@@ -41,8 +41,10 @@ status 0 env SPOIL=nothing LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --vs gloo -
 status 1 env SPOIL=bit LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --vs gloo -b 64K -e 64K
 err 'tutti: rank [01] has wrong elements'
 ln -s "$fake" "$work/tutti-bench-openmpi"
+fake_mpirun
 for collective in all_gather reduce_scatter all_to_all; do
-    status 1 env SPOIL=bit LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --collective "$collective" --vs openmpi -b 64K -e 64K
+    status 1 env PATH="$work/bin:$PATH" SPOIL=bit LD_PRELOAD="$spoiler" \
+        "$tutti" bench -n 2 --collective "$collective" --vs openmpi -b 64K -e 64K
     err 'tutti: rank [01] has wrong elements'
 done
 status 1 timeout 30 env SPOIL=absent LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --symmetric --timeout 1 -b 8 -e 8

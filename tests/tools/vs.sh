@@ -9,7 +9,7 @@ tutti=$1
 fake=$2
 gloo=${3:-}
 export TUTTI_BENCH_RIVALS=$work/rivals
-mkdir "$TUTTI_BENCH_RIVALS" "$work/bin"
+mkdir "$TUTTI_BENCH_RIVALS"
 
 # rival NAME [LINE]: a rival's program that runs LINE, then the fake one.
 rival() {
@@ -77,14 +77,7 @@ err 'rank 1: absent, as asked'
 err 'no rival could be started'
 
 # ---- by a launcher, which says the rank; without one
-cat >"$work/bin/mpirun.openmpi" <<'SHELL'
-#!/bin/sh
-while [ "$1" != -n ]; do shift; done
-n=$2
-while [ $((n -= 1)) -ge 0 ]; do OMPI_COMM_WORLD_RANK=$n "$3" & done
-wait
-SHELL
-chmod +x "$work/bin/mpirun.openmpi"
+fake_mpirun
 rival gloo
 rival openmpi
 rival mpich
