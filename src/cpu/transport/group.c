@@ -141,7 +141,8 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
     return status;
 }
 
-/* Measures every partner once, before the first operation. */
+/* Measures every partner once, before the first operation. Not called with more ranks than cores:
+ * a round trip between two ranks of one core takes two switches of the scheduler. */
 static enum tutti_status distances_measure(struct cpu_group *group, int64_t deadline)
 {
     const struct request request = {.timeout_ms = deadline_left_ms(deadline)};
@@ -232,7 +233,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
                                deadline_timeout_ms(deadline));
 
     POINT("open.joined");
-    if (status == TUTTI_OK && !config->idle)
+    if (status == TUTTI_OK && !config->idle && !config->oversubscribed)
         status = distances_measure(group, deadline);
     POINT("open.measured");
 
