@@ -21,6 +21,7 @@ enum {
     SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
     NAME_BYTES = 128,
     SMALL_BYTES = 1 << 20,
+    PLACED_BYTES = 128 << 10, /* longer segments lie where reserve() says */
 };
 /* How many bytes are allocated at a time. The limit is read before each step, so ranks that start
  * together see each other's share. */
@@ -59,7 +60,7 @@ static void *reserve(size_t bytes)
 /* Maps the first `part` of `bytes` bytes, at addresses reserved for all of them. */
 static enum tutti_status map_shared(int fd, size_t bytes, size_t part, struct segment *segment)
 {
-    void *place = reserve(bytes);
+    void *place = bytes > PLACED_BYTES || part < bytes ? reserve(bytes) : NULL;
     if (!place && part < bytes)
         return error_errno("cannot reserve addresses for %zu bytes of shared memory; see ulimit -v",
                            bytes);

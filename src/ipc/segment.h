@@ -4,8 +4,8 @@
  *
  * A Zen core's first cache finds lines by a hash of the address bits 12 to 27. Two streams whose
  * addresses have one hash evict each other's lines, at half the speed. So the segments of a process
- * lie at different multiples of 2 MiB modulo 256 MiB. (Symmetric buffers, 2 near ranks: 1 MiB 27 to
- * 18 us, 16 MiB 758 to 420.)
+ * that are longer than 128 KiB lie at different multiples of 2 MiB modulo 256 MiB. (Symmetric
+ * buffers, 2 near ranks: 1 MiB 27 to 18 us, 16 MiB 758 to 420.)
  */
 #ifndef TUTTI_IPC_SEGMENT_H
 #define TUTTI_IPC_SEGMENT_H

@@ -197,8 +197,8 @@ static void a_part_is_mapped(void **state)
     segment_unmap(&whole);
 }
 
-/* Neither two segments nor two maps of one are alike in the bits of the address that a first cache
- * may look them up by; all leave room for huge pages. */
+/* Neither two long segments nor two maps of one are alike in the bits of the address that a first
+ * cache may look them up by; all leave room for huge pages. */
 static void places_differ(void **state)
 {
     (void)state;
@@ -206,8 +206,9 @@ static void places_differ(void **state)
     struct segment maps[MAPS];
     for (int i = 0; i < MAPS; i += 2) {
         int fd;
-        assert_int_equal(segment_create("tutti-test", (size_t)i << 20, &maps[i], &fd), TUTTI_OK);
-        assert_int_equal(segment_map(fd, (size_t)i << 20, &maps[i + 1]), TUTTI_OK);
+        const size_t bytes = (size_t)(i + 1) << 20;
+        assert_int_equal(segment_create("tutti-test", bytes, &maps[i], &fd), TUTTI_OK);
+        assert_int_equal(segment_map(fd, bytes, &maps[i + 1]), TUTTI_OK);
         close(fd);
     }
     for (int i = 0; i < MAPS; i++) {
