@@ -349,8 +349,9 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
 {
     enum link_news news = LINK_NOTHING;
     fork_mutex_lock(&lock);
-    drain(link);
     struct message **place = find(link, from, PACKET_ANY);
+    while ((!packet || !*place) && receive(link))
+        place = find(link, from, PACKET_ANY);
     const bool left = *find(link, from, PACKET_LEAVE) != NULL;
     if (*place && (*place)->packet.kind != PACKET_LEAVE && (packet || !(left || link->ended)))
         news = LINK_PACKET;
