@@ -45,9 +45,9 @@ struct channel_config {
 /*
  * The private directory: TUTTI_DIR, else $XDG_RUNTIME_DIR/tutti, else /tmp/tutti-UID. Created 0700;
  * refused (SYSTEM) if it is a link, belongs to another user or is open to others. Sockets that
- * crashed processes have left there are removed.
+ * crashed processes have left there are removed if `sweeps`.
  */
-enum tutti_status channel_directory(char *path, size_t size);
+enum tutti_status channel_directory(char *path, size_t size, bool sweeps);
 
 /* The address of a rank that does not listen. Valid once fork_epoch() has succeeded. */
 struct channel_address channel_address_own(void);

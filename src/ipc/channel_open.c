@@ -450,7 +450,8 @@ enum tutti_status channel_listen(const char *directory, struct channel **channel
     if (status == TUTTI_OK) {
         *address = channel_address_own();
         made->self = address->process;
-        status = directory ? directory_open(directory) : channel_directory(path, sizeof path);
+        status = directory ? directory_open(directory, made->is_first)
+                           : channel_directory(path, sizeof path, made->is_first);
     }
     if (status == TUTTI_OK)
         status = directory_listen(directory ? directory : path, &made->path, &made->listener);

@@ -106,7 +106,7 @@ static void sweep(const char *path, int fd)
     closedir(folder);
 }
 
-enum tutti_status directory_open(const char *path)
+enum tutti_status directory_open(const char *path, bool sweeps)
 {
     size_t limit = sizeof(struct sockaddr_un) - offsetof(struct sockaddr_un, sun_path) - 1;
     if (strlen(path) + 1 + NAME_LENGTH > limit)
@@ -125,13 +125,13 @@ enum tutti_status directory_open(const char *path)
                                path)
                    : error_errno("cannot open directory %s", path);
     enum tutti_status status = directory_check(path, fd);
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK && sweeps)
         sweep(path, fd);
     close(fd);
     return status;
 }
 
-enum tutti_status channel_directory(char *path, size_t size)
+enum tutti_status channel_directory(char *path, size_t size, bool sweeps)
 {
     const char *chosen = getenv("TUTTI_DIR");
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -147,7 +147,7 @@ enum tutti_status channel_directory(char *path, size_t size)
                          "the path of the sockets' directory has %d bytes, of which %zu fit: set "
                          "TUTTI_DIR to a shorter one",
                          length, size - 1);
-    return directory_open(path);
+    return directory_open(path, sweeps);
 }
 
 enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd)

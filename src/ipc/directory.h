@@ -12,9 +12,9 @@ struct socket_path {
     char text[sizeof((struct sockaddr_un *)0)->sun_path];
 };
 
-/* Creates the directory if it is missing, refuses an unsafe one, and removes what killed processes
- * have left in it. */
-enum tutti_status directory_open(const char *path);
+/* Creates the directory if it is missing, and refuses an unsafe one. sweeps: also removes what
+ * killed processes have left in it. */
+enum tutti_status directory_open(const char *path, bool sweeps);
 
 /* Makes a socket that listens in the directory; close-on-exec, non-blocking. The
  * caller unlinks *path. */

@@ -83,6 +83,7 @@ enum tutti_status channel_create(struct channel **channel)
     *new = (struct channel){.epoch = epoch, .listener = -1};
     memset(new->pending, -1, sizeof new->pending);
     fork_mutex_lock(&lock);
+    new->is_first = channels == NULL;
     new->next = channels;
     channels = new;
     fork_mutex_unlock(&lock);

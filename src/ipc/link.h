@@ -51,6 +51,7 @@ static_assert(sizeof(struct packet) == 36, "read by both ends");
 struct channel {
     struct channel *next; /* in the registry */
     uint32_t epoch;       /* of the process that it belongs to, see fork.h */
+    bool is_first;        /* there was no other in the process: sweeps the directory */
     struct process self;
     int rank;
     int size;

@@ -120,7 +120,7 @@ static enum tutti_status notice_init(struct notice *notice, const struct tutti_l
     /* The n-th opening of each rank opens one store. */
     static uint32_t openings;
     char directory[256], job[160];
-    enum tutti_status status = channel_directory(directory, sizeof directory);
+    enum tutti_status status = channel_directory(directory, sizeof directory, true);
     if (status == TUTTI_OK)
         status = launcher_job(launcher, job, sizeof job);
     if (status == TUTTI_OK)

@@ -391,7 +391,7 @@ static bool goes_on(const struct matrix_rank *self)
     /* One GPU makes no communicator; what every start does is to look for what the dead have left.
      */
     if (!ranks_fit(size))
-        return channel_directory(url, sizeof url) == TUTTI_OK;
+        return channel_directory(url, sizeof url, true) == TUTTI_OK;
     snprintf(url, sizeof url, "file:%s-anew", getenv("TUTTI_DIR"));
     if (tutti_store_open(url, RANKS_TIMEOUT_MS, &store) != TUTTI_OK)
         return false;

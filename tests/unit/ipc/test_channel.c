@@ -334,7 +334,7 @@ static void death_of_who_is_connected_is_noticed(void **state)
 {
     (void)state;
     run_killed(killed_when_connected);
-    assert_int_equal(directory_open(directory), TUTTI_OK); /* sweeps what the dead one left */
+    assert_int_equal(directory_open(directory, true), TUTTI_OK); /* sweeps what the dead one left */
     assert_int_equal(count_entries(directory), 2);
 }
 

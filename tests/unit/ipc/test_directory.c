@@ -41,7 +41,7 @@ static void choose(const char *name)
 
 static void assert_refused(const char *word)
 {
-    assert_int_not_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    assert_int_not_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
     assert_non_null(strstr(tutti_last_error(), word));
 }
 
@@ -51,7 +51,7 @@ static void first_choice_is_tutti_dir(void **state)
     choose("own");
     struct stat info;
     for (int i = 0; i < 2; i++) { /* made, then found */
-        assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+        assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
         assert_string_equal(found, chosen);
         assert_int_equal(stat(found, &info), 0);
         assert_int_equal(info.st_mode & 07777, 0700);
@@ -64,17 +64,17 @@ static void then_the_runtime_directory_then_tmp(void **state)
     (void)state;
     unsetenv("TUTTI_DIR");
     setenv("XDG_RUNTIME_DIR", base, 1);
-    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
     assert_string_equal(found, in(base, "tutti"));
     assert_int_equal(rmdir(found), 0);
 
     char expected[64];
     snprintf(expected, sizeof expected, "/tmp/tutti-%u", geteuid());
     setenv("XDG_RUNTIME_DIR", in(base, "absent"), 1);
-    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
     assert_string_equal(found, expected);
     unsetenv("XDG_RUNTIME_DIR");
-    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
     assert_string_equal(found, expected);
     /* It stays: others may be using it. */
 }
@@ -135,7 +135,7 @@ static void too_long_is_refused(void **state)
     assert_refused("is too long");
     assert_int_equal(access(chosen, F_OK), -1);
     char tiny[4];
-    assert_int_equal(channel_directory(tiny, sizeof tiny), TUTTI_ERR_INVALID);
+    assert_int_equal(channel_directory(tiny, sizeof tiny, true), TUTTI_ERR_INVALID);
     assert_non_null(strstr(tutti_last_error(), "set TUTTI_DIR to a shorter one"));
 }
 
@@ -174,7 +174,7 @@ static void what_died_is_swept(void **state)
     struct socket_path dead, alive;
     int fd, listener;
     choose("sweep");
-    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
     assert_int_equal(directory_listen(chosen, &dead, &fd), TUTTI_OK);
     close(fd);
     assert_int_equal(directory_listen(chosen, &alive, &listener), TUTTI_OK);
@@ -190,7 +190,7 @@ static void what_died_is_swept(void **state)
     make_file("so-file", 4000);
     make_file("notes", 4000);
 
-    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
     assert_int_equal(access(dead.text, F_OK), -1);
     assert_int_equal(access(alive.text, F_OK), 0);
     assert_false(exists("so-bound"));
@@ -202,7 +202,7 @@ static void what_died_is_swept(void **state)
         assert_int_equal(unlink(in(chosen, kept[i])), 0);
     }
     close(listener);
-    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
     assert_int_equal(rmdir(chosen), 0); /* the last socket was swept, too */
 }
 
@@ -213,7 +213,7 @@ static void *sweep_on(void *context)
     char path[PATH_MAX];
     (void)context;
     while (sweeping)
-        assert_int_equal(channel_directory(path, sizeof path), TUTTI_OK);
+        assert_int_equal(channel_directory(path, sizeof path, true), TUTTI_OK);
     return NULL;
 }
 
@@ -223,7 +223,7 @@ static void listens_while_others_sweep(void **state)
     (void)state;
     pthread_t thread;
     choose("contended");
-    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
     sweeping = true;
     assert_int_equal(pthread_create(&thread, NULL, sweep_on, NULL), 0);
     for (int i = 0; i < 2000; i++) {

@@ -52,7 +52,7 @@ static int use_full_disk(void)
     snprintf(url, sizeof url, "file:%s/store", disk);
     failures += fill(url);
     snprintf(path, sizeof path, "%s/deeper", disk);
-    failures += check("a directory", directory_open(path), "set TUTTI_DIR");
+    failures += check("a directory", directory_open(path, true), "set TUTTI_DIR");
     failures += check("a socket", directory_listen(disk, &socket, &fd), "set TUTTI_DIR");
     snprintf(path, sizeof path, "%s/dump", disk);
     failures += check("a dump", recorder_save(path, "{}", 2), "name another directory");
