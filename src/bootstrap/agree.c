@@ -332,7 +332,7 @@ static enum tutti_status await_members(struct agree *self)
     enum tutti_status status =
         tutti_exchanger_barrier(&exchanger, deadline_timeout_ms(self->deadline));
     if (status == TUTTI_OK)
-        exchanger_end(&exchanger, NULL, self->deadline);
+        exchanger_end(&exchanger, self->deadline);
     return status;
 }
 

@@ -37,10 +37,9 @@ struct meet_call {
  */
 enum tutti_status meet(const struct meet_call *call, struct meeting *meeting);
 
-enum { MEET_KEY_BYTES = 192 };
-
-/* The key that stays behind meet(): it may be deleted once all ranks have returned. */
-void meet_last_key(const char *name, const uint8_t nonce[16], char key[MEET_KEY_BYTES]);
+/* Deletes the key that stays behind meet(), once all ranks have returned. Best effort: a store that
+ * has stopped gets STORE_GRACE_MS. */
+void meet_end(const tutti_store_t *store, const char *name, const uint8_t nonce[16]);
 
 /* A number that no communicator of this name has had on the store. */
 enum tutti_status meet_generation(tutti_store_t *store, const char *name, int64_t *generation);

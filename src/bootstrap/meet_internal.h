@@ -11,7 +11,8 @@
 enum {
     MEET_TOKEN_BYTES = 36, /* 32 hexadecimal digits, so that any store takes it in a key */
     MEET_TEXT_BYTES = 512, /* so that struct meet_join has another size than in 0.1: VERSION */
-    MEET_LOOK_MS = 20,     /* the first wait for a key, before the rank looks around */
+    MEET_KEY_BYTES = 192,
+    MEET_LOOK_MS = 20, /* the first wait for a key, before the rank looks around */
 };
 
 /* What a rank leaves under its number, and, with its record behind it, as its answer to rank 0. */

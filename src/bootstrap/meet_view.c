@@ -41,11 +41,13 @@ void meet_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what,
     snprintf(key, MEET_KEY_BYTES, "tutti/%s/%s/%s", name, what, detail);
 }
 
-void meet_last_key(const char *name, const uint8_t nonce[16], char key[MEET_KEY_BYTES])
+void meet_end(const tutti_store_t *store, const char *name, const uint8_t nonce[16])
 {
-    char token[MEET_TOKEN_BYTES];
+    struct tutti_store view = store_bounded(store, deadline_now(), NULL);
+    char token[MEET_TOKEN_BYTES], key[MEET_KEY_BYTES];
     token_make(nonce, token); /* rank 0's */
     meet_key_make(key, name, "go", token);
+    (void)tutti_store_delete(&view, key, NULL);
 }
 
 void meet_answer_key_make(char key[MEET_KEY_BYTES], const struct meet_view *view, int rank)

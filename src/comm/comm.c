@@ -502,9 +502,9 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     if (status != TUTTI_OK)
         return status;
     ready_set(comm);
-    char last_key[MEET_KEY_BYTES];
-    meet_last_key(comm->name, comm->nonce, last_key);
-    exchanger_end(&exchanger, last_key, deadline);
+    exchanger_end(&exchanger, deadline);
+    if (comm->rank == 0 && !agreed) /* all ranks have returned from meet() */
+        meet_end(store, comm->name, comm->nonce);
     return TUTTI_OK;
 }
 

@@ -56,7 +56,7 @@ struct cpu_group_config {
     bool idle;            /* the group runs no operations and prepares for none */
     const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */
     const struct reduce_isa *isa;
-    /* Collective: as status_agree(). */
+    /* Collective: as status_agree(). Called if `shared` or `connected`. */
     enum tutti_status (*agree)(void *agree_context, enum tutti_status mine, int64_t timeout_ms);
     void *agree_context;
     const struct interrupt *interrupt; /* ends waits outside of agree(); may be NULL. Used by the

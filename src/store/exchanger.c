@@ -176,7 +176,7 @@ enum tutti_status tutti_exchanger_all_gather(struct tutti_exchanger *exchanger, 
     return status == TUTTI_OK ? status : error_context(status, "tutti_exchanger_all_gather");
 }
 
-void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, int64_t deadline)
+void exchanger_end(const struct tutti_exchanger *exchanger, int64_t deadline)
 {
     enum { END_MS = 1000 }; /* the longest time that a stopped store delays the caller */
     const int64_t soon = deadline_after(END_MS);
@@ -195,8 +195,6 @@ void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, in
     if (over == exchanger->size) {
         for (int rank = 0; rank < last.size && !deadline_passed(soon); rank++)
             (void)tutti_store_delete(&store, round.keys[rank], NULL);
-        if (also)
-            (void)tutti_store_delete(&store, also, NULL);
         (void)tutti_store_delete(&store, key, NULL);
     }
     free(key);

@@ -66,10 +66,10 @@ enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *val
 
 /*
  * Every rank whose last round has succeeded calls this. The last rank deletes what that round has
- * left in the store, and the key `also`, which no rank reads any more. The call waits for no rank,
- * and at most a second for a store that has stopped. Keys that cannot be deleted stay.
+ * left in the store. The call waits for no rank, and at most a second for a store that has stopped.
+ * Keys that cannot be deleted stay.
  */
-void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, int64_t deadline);
+void exchanger_end(const struct tutti_exchanger *exchanger, int64_t deadline);
 
 /* VERSION unless the value of a key of ours has as many bytes as this library gives it. */
 enum tutti_status store_value_check(const char *key, size_t size, size_t bytes);

@@ -331,8 +331,8 @@ int main(void)
         {"meeting", live_meet, "meet.joined", false, true},
         {"meeting", live_meet, "meet.joined", true, false},
         {"meeting", live_meet, "meet.joined", true, true},
-        {"meeting", live_meet, "channel.opened", false, false},
-        {"meeting", live_meet, "open.handles", false, true},
+        {"meeting", live_meet, "meet.answered", false, false},
+        {"meeting", live_meet, "meet.answered", false, true},
         {"shrinking", live_shrink, "agree.entered", false, false},
         {"shrinking", live_shrink, "agree.entered", false, true},
         {"shrinking", live_shrink, "agree.entered", true, false},
@@ -342,8 +342,8 @@ int main(void)
         {"a group", live_members, "agree.entered", false, false},
         {"a group", live_members, "agree.entered", false, true},
         {"a group", live_members, "agree.entered", true, false},
-        {"sharing memory", live_symm, "channel.opened", false, false},
-        {"sharing memory", live_symm, "open.handles", true, false},
+        {"sharing memory", live_symm, "meet.answered", false, false},
+        {"sharing memory", live_symm, "meet.joined", true, false},
     };
     const int count = sizeof scenarios / sizeof *scenarios;
     int failures = 0, skip = ranks_skip_cuda("stores know no devices");

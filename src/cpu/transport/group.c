@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Opening: every rank makes its arena. Threads of one process look up each other's arenas in the
- * process; other ranks send descriptors over the channel. A last exchange tells whether all ranks
- * succeeded; if one failed, all fail.
+ * process; other ranks send descriptors over the channel. Then the ranks meet in the arenas. A rank
+ * that fails says why, and closes its arena and its channel, so that all ranks fail.
  */
 #include "cpu/transport/group.h"
 
@@ -73,6 +73,13 @@ static enum tutti_status arena_map(struct cpu_group *group, int peer, bool data,
     return TUTTI_OK;
 }
 
+/* A peer is gone: returns why, if it has said so. */
+static enum tutti_status why_dead(const struct cpu_group_config *config, enum tutti_status status)
+{
+    const enum tutti_status why = interrupt_ask_why(config->interrupt);
+    return why == TUTTI_OK ? status : why;
+}
+
 /* Threads of one process share a mapping; other ranks map the descriptor. */
 static enum tutti_status arenas_join(struct cpu_group *group, const struct cpu_group_config *config,
                                      const int *fds)
@@ -86,8 +93,8 @@ static enum tutti_status arenas_join(struct cpu_group *group, const struct cpu_g
         } else {
             group->arenas[r] = local_acquire(config->nonce, r);
             if (!group->arenas[r])
-                status = error_set(TUTTI_ERR_SYSTEM,
-                                   "rank %d is of this process but has no arena here", r);
+                status = why_dead(config, error_set(TUTTI_ERR_PEER_DEAD,
+                                                    "rank %d, of this process, has given up", r));
         }
         if (status != TUTTI_OK)
             return status;
@@ -139,6 +146,24 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
         group->ranks.channel = NULL;
     }
     return status;
+}
+
+/* Every two ranks meet for the first time, as in a barrier of a subset: all have mapped all arenas.
+ */
+static enum tutti_status ranks_meet(struct cpu_group *group, const struct cpu_group_config *config,
+                                    int64_t deadline)
+{
+    const struct request request = {.timeout_ms = deadline_left_ms(deadline)};
+    enum tutti_status status = TUTTI_OK;
+    for (int r = group->size; r-- > 0;) {
+        POINT("open.meets");
+        group->op.meetings[r] = 1;
+        order_store_release_u32(&group->own->meetings[r][1].count, 1); /* B1 pairs A1 */
+    }
+    bell_ring_if_heard(group);
+    for (int r = 0; r < group->size && status == TUTTI_OK; r++)
+        status = wait_for(group, r, &group->arenas[r]->meetings[group->rank][1].count, 1, &request);
+    return status == TUTTI_ERR_PEER_DEAD ? why_dead(config, status) : status;
 }
 
 /* Measures every partner once, before the first operation. Not called with more ranks than cores:
@@ -227,10 +252,12 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     /* Threads look up each other's arenas after all ranks have made theirs. */
     if (config->shared)
         status = config->agree(config->agree_context, status, deadline_timeout_ms(deadline));
-    if (status == TUTTI_OK || !config->shared)
-        status = config->agree(config->agree_context,
-                               status == TUTTI_OK ? arenas_join(group, config, fds) : status,
-                               deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = arenas_join(group, config, fds);
+    if (status == TUTTI_OK)
+        status = config->connected
+                     ? config->agree(config->agree_context, TUTTI_OK, deadline_timeout_ms(deadline))
+                     : ranks_meet(group, config, deadline);
 
     POINT("open.joined");
     if (status == TUTTI_OK && !config->idle && !config->oversubscribed)
