@@ -6,7 +6,10 @@
  * u64 length and its bytes. A client first sends VALIDATE and, to see that the server answers,
  * PING. Keys of users begin with "/"; "init/" counts the ranks that have joined. VALIDATE, SET,
  * APPEND, MULTI_SET and QUEUE_PUSH have no reply.
- * PyTorch 2.13's client sends the requests 0 to 18; Tutti's sends AUTH and PROOF, too.
+ * PyTorch 2.13's client sends the requests 0 to 18; Tutti's sends AUTH, PROOF and WAIT_GET, too.
+ *
+ * WAIT_GET is a WAIT whose reply is that of a MULTI_GET of its keys. A client sends it if the
+ * server has answered a PING of TCP_ASK by TCP_ASK + 1. Any other server answers TCP_ASK.
  *
  * With a shared secret (TUTTI_STORE_SECRET) the client sends AUTH in place of PING, and each side
  * proves that it knows the secret without showing it:
@@ -29,7 +32,8 @@
 #include <unistd.h>
 
 #define TCP_MAGIC    UINT32_C(0x3C85F7CE)
-#define TCP_JOIN_KEY "init/" /* the one key of clients without a leading "/" */
+#define TCP_ASK      UINT32_C(0x74757474) /* no process number, which PyTorch's client sends */
+#define TCP_JOIN_KEY "init/"              /* the one key of clients without a leading "/" */
 
 enum { TCP_NONCE_BYTES = 32 };
 
@@ -58,7 +62,8 @@ enum { TCP_NONCE_BYTES = 32 };
     X(LIST_KEYS, 17, "")                                                                           \
     X(BARRIER, 18, "ki")                                                                           \
     X(AUTH, 200, "n")                                                                              \
-    X(PROOF, 201, "n")
+    X(PROOF, 201, "n")                                                                             \
+    X(WAIT_GET, 202, "*k")
 
 enum tcp_op {
 #define TCP_OP_ENUM(name, code, arguments) TCP_##name = code,

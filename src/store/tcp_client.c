@@ -41,6 +41,7 @@ enum {
 struct connection {
     int fd;
     bool unproven;           /* the server has not shown yet that it is a store */
+    bool gets_late;          /* the server knows WAIT_GET */
     struct store_call *call; /* under way */
     const char *name;        /* HOST:PORT */
 };
@@ -156,13 +157,15 @@ static enum tutti_status exchange(const struct connection *connection, struct bu
 }
 
 /* Reads value i of the call: what does not fit is read and dropped. */
-static enum tutti_status receive_value(const struct connection *connection,
-                                       const struct store_call *call, size_t i)
+static enum tutti_status receive_value(const struct connection *connection, struct store_call *call,
+                                       size_t i)
 {
     uint64_t length;
     enum tutti_status status = receive(connection, &length, sizeof length);
     if (status != TUTTI_OK)
         return status;
+    if (!call->is_there)
+        store_call_found(call);
     if (length > REPLY_BYTES)
         return error_set(TUTTI_ERR_SYSTEM,
                          "the store at %s announced a value of %llu bytes, more than %llu: is it a "
@@ -198,15 +201,16 @@ static struct buffer greeting(enum tcp_op op)
     return request;
 }
 
-static enum tutti_status meet_plainly(const struct connection *connection)
+static enum tutti_status meet_plainly(struct connection *connection)
 {
     struct buffer request = greeting(TCP_PING);
-    uint32_t nonce = (uint32_t)getpid(), answer;
-    buffer_put_u32(&request, nonce);
+    uint32_t answer = 0;
+    buffer_put_u32(&request, TCP_ASK);
     enum tutti_status status = exchange(connection, &request, &answer, sizeof answer);
-    if (status != TUTTI_OK || answer == nonce)
+    connection->gets_late = answer == TCP_ASK + 1;
+    if (status != TUTTI_OK || answer == TCP_ASK || connection->gets_late)
         return status;
-    if (answer == ~nonce)
+    if (answer == ~TCP_ASK)
         return error_set(TUTTI_ERR_INVALID,
                          "the store at %s wants a secret: set TUTTI_STORE_SECRET to that of its "
                          "server",
@@ -390,7 +394,7 @@ static enum tutti_status take(struct tcp_store *store, struct store_call *call,
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static struct buffer request_make(const struct store_call *call, enum store_op op)
+static struct buffer request_make(const struct store_call *call, enum store_op op, bool waits)
 {
     static const struct {
         enum tcp_op op;
@@ -402,7 +406,7 @@ static struct buffer request_make(const struct store_call *call, enum store_op o
         [STORE_DELETE] = {TCP_DELETE, false}, [STORE_NUM_KEYS] = {TCP_NUM_KEYS, false},
     };
     struct buffer request = {0};
-    buffer_put_u8(&request, (uint8_t)rows[op].op);
+    buffer_put_u8(&request, waits ? TCP_WAIT_GET : (uint8_t)rows[op].op);
     if (rows[op].counted)
         buffer_put_u64(&request, call->count);
     for (size_t i = 0; i < call->count; i++)
@@ -476,7 +480,7 @@ static enum tutti_status wait_timed_out(struct tcp_store *store, const struct st
 static enum tutti_status wait_on(struct connection *connection, bool *late)
 {
     uint8_t answer;
-    struct buffer request = request_make(connection->call, STORE_WAIT);
+    struct buffer request = request_make(connection->call, STORE_WAIT, false);
     enum tutti_status status = send_all(connection, &request);
     buffer_fini(&request);
     if (status != TUTTI_OK)
@@ -523,16 +527,18 @@ static enum tutti_status tcp_serve(void *context, struct store_call *call)
     bool late = false;
     enum tutti_status status = take(store, call, &connection);
     const bool taken = status == TUTTI_OK;
-    if (taken && (call->op == STORE_WAIT || call->op == STORE_GET))
+    const bool gets_late = connection.gets_late && call->op == STORE_GET;
+    if (taken && !gets_late && (call->op == STORE_WAIT || call->op == STORE_GET))
         status = wait_on(&connection, &late);
-    if (status == TUTTI_OK && call->op == STORE_GET)
+    if (status == TUTTI_OK && call->op == STORE_GET && !gets_late)
         store_call_found(call);
     if (status == TUTTI_OK && call->op != STORE_WAIT) {
-        struct buffer request = request_make(call, call->op);
+        struct buffer request = request_make(call, call->op, gets_late);
         status = send_all(&connection, &request);
         buffer_fini(&request);
         if (status == TUTTI_OK)
             status = reply_read(&connection, call);
+        late = gets_late && !call->is_there && status == TUTTI_ERR_TIMEOUT;
     }
     give(store, &connection, status == TUTTI_OK);
     if (late)

@@ -39,7 +39,7 @@ static bool exists(const struct tcp_space *space, struct text key)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* Looks how far the WAIT or BARRIER of a session is. A WAIT passes its keys in their order; each
+/* Looks how far the wait of a session is. A WAIT passes its keys in their order; each
  * must be there when it is looked at. */
 static bool wait_is_over(struct tcp_session *session)
 {
@@ -56,14 +56,35 @@ static bool wait_is_over(struct tcp_session *session)
     return session->next_key == request->count;
 }
 
+/* GET, MULTI_GET and WAIT_GET. An absent key has an empty value here. CHECK and WAIT tell the two
+ * apart. */
+static bool serve_get(struct tcp_session *session)
+{
+    for (size_t i = 0; i < session->request.count; i++) {
+        const struct map_entry *entry = find(&session->space->values, field(session, i));
+        const size_t bytes = entry ? entry->value_bytes : 0;
+        if (session->out.size + bytes > TCP_REPLY_BYTES)
+            return false;
+        buffer_put_string(&session->out, entry ? entry->value : NULL, bytes);
+    }
+    return true;
+}
+
+/* The reply at the end of a wait. Returns false if it is too long. */
+static bool wait_answer(struct tcp_session *session)
+{
+    if (session->request.op == TCP_WAIT_GET)
+        return serve_get(session);
+    buffer_put_u8(&session->out, TCP_STOP_WAITING);
+    return true;
+}
+
 /* Answers the request, or lets the session wait. */
 static bool answer_or_wait(struct tcp_session *session)
 {
     session->next_key = 0;
     session->is_waiting = !wait_is_over(session);
-    if (!session->is_waiting)
-        buffer_put_u8(&session->out, TCP_STOP_WAITING);
-    return true;
+    return session->is_waiting || wait_answer(session);
 }
 
 static void request_end(struct tcp_session *session)
@@ -83,8 +104,9 @@ static void wake(struct tcp_space *space, struct text key, bool one)
         if (awaited.bytes != key.bytes || memcmp(awaited.data, key.data, key.bytes) != 0 ||
             !wait_is_over(session))
             continue;
+        if (!wait_answer(session)) /* the client's call fails */
+            buffer_put_u64(&session->out, UINT64_MAX);
         request_end(session);
-        buffer_put_u8(&session->out, TCP_STOP_WAITING);
         if (one)
             return;
     }
@@ -126,7 +148,8 @@ static bool serve_validate(struct tcp_session *session)
 static bool serve_ping(struct tcp_session *session)
 {
     bool open = session->state == SESSION_OPEN;
-    buffer_put_u32(&session->out, open ? session->request.word : ~session->request.word);
+    const uint32_t nonce = session->request.word;
+    buffer_put_u32(&session->out, !open ? ~nonce : nonce == TCP_ASK ? TCP_ASK + 1 : nonce);
     if (!open)
         session->state = SESSION_CLOSING;
     return true;
@@ -182,19 +205,6 @@ static bool serve_compare_set(struct tcp_session *session)
     const struct map_entry *entry = find(&space->values, key);
     buffer_put_string(&session->out, entry ? entry->value : expected.data,
                       entry ? entry->value_bytes : expected.bytes);
-    return true;
-}
-
-/* GET and MULTI_GET. An absent key has an empty value here. CHECK and WAIT tell the two apart. */
-static bool serve_get(struct tcp_session *session)
-{
-    for (size_t i = 0; i < session->request.count; i++) {
-        const struct map_entry *entry = find(&session->space->values, field(session, i));
-        const size_t bytes = entry ? entry->value_bytes : 0;
-        if (session->out.size + bytes > TCP_REPLY_BYTES)
-            return false;
-        buffer_put_string(&session->out, entry ? entry->value : NULL, bytes);
-    }
     return true;
 }
 
@@ -332,6 +342,7 @@ static bool (*const handlers[256])(struct tcp_session *) = {
     [TCP_BARRIER] = serve_barrier,
     [TCP_AUTH] = serve_auth,
     [TCP_PROOF] = serve_proof,
+    [TCP_WAIT_GET] = answer_or_wait,
 };
 
 /* ---- sessions -------------------------------------------------------------------------------- */

@@ -36,7 +36,7 @@ struct tcp_session {
     struct buffer in, out;
     size_t counted_bytes; /* of both buffers, as added to the space's */
     struct tcp_request request;
-    bool is_waiting; /* the request is a WAIT or a BARRIER, and lies at the front of `in` */
+    bool is_waiting; /* the request is a WAIT, WAIT_GET or BARRIER, and lies at the front of `in` */
     size_t next_key; /* of the request: the first that is missing */
     struct tcp_session *next; /* of the space */
     uint8_t client_nonce[TCP_NONCE_BYTES], server_nonce[TCP_NONCE_BYTES];

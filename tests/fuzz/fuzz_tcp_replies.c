@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (size == 0 || size > 65536 || socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0)
         return 0;
     pthread_mutex_init(&store.lock, NULL);
-    store.idle[0] = (struct connection){.fd = fds[1], .name = "fuzz"};
+    store.idle[0] = (struct connection){.fd = fds[1], .gets_late = bytes[0] >= 128, .name = "fuzz"};
     fuzz_check(send(fds[0], bytes + 1, size - 1, MSG_NOSIGNAL) == (ssize_t)(size - 1));
     shutdown(fds[0], SHUT_WR);
     memset(value, 0x5a, sizeof value);

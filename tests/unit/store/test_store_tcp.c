@@ -233,6 +233,27 @@ static void waits_end_when_the_last_key_comes(void **state)
     close(third);
 }
 
+/* The server says so only to a client that asks. */
+static void a_get_may_wait_at_the_server(void **state)
+{
+    (void)state;
+    int waiter = dial(), other = dial_and_greet();
+    SAY(waiter, HELLO "\x0d"
+                      "tttu");
+    HEAR(waiter, "tttu");
+    SAY(waiter, "\x0d"
+                "ttut");
+    HEAR(waiter, "utut");
+    SAY(waiter, "\xca" L("\x02") L("\x02") "/a" L("\x02") "/b"); /* wait_get */
+    SAY(other, "\x01" L("\x02") "/b" L("\x01") "2");
+    SAY(other, "\x01" L("\x02") "/a" L("\x03") "one");
+    HEAR(waiter, L("\x03") "one" L("\x01") "2");
+    SAY(waiter, "\xca" L("\x01") L("\x02") "/b");
+    HEAR(waiter, L("\x01") "2");
+    close(waiter);
+    close(other);
+}
+
 /* Each ends its own connection and nobody else's. */
 static void broken_clients_are_cut_off(void **state)
 {
@@ -727,6 +748,7 @@ int main(void)
         TEST(every_opcode_answers_as_pytorchs),
         TEST(the_rest_answers_too),
         TEST(waits_end_when_the_last_key_comes),
+        TEST(a_get_may_wait_at_the_server),
         TEST(broken_clients_are_cut_off),
         TEST(slow_and_silent_clients_block_nobody),
         TEST(many_strangers_keep_nobody_out),
