@@ -277,36 +277,58 @@ static enum tutti_status result_set(const struct lead *self)
                            result_bytes(self->view, self->result->status));
 }
 
-/* TIMEOUT: the rank has not answered, or its answer came from another process. */
-static enum tutti_status answer_await(struct lead *self, int rank, int64_t timeout_ms)
+/* Takes an answer that has arrived. TIMEOUT: it came from another process. */
+static enum tutti_status answer_take(struct lead *self, int rank, const unsigned char *bytes)
 {
     struct meet_view *view = self->view;
-    const struct meet_join *answer = view->answer;
-    const size_t bytes = view->call->record_bytes;
     char *token = self->result->tokens[rank];
-    char key[MEET_KEY_BYTES];
-    meet_answer_key_make(key, view, rank);
-    enum tutti_status status =
-        meet_get_exactly(view, key, timeout_ms, view->answer, sizeof *answer + bytes);
-    if (status != TUTTI_OK)
-        return status;
-    if (memcmp(answer->token, token, sizeof answer->token) == 0) {
-        nap(timeout_ms);
+    struct meet_join answer;
+    memcpy(&answer, bytes, sizeof answer);
+    if (memcmp(answer.token, token, sizeof answer.token) == 0)
         return TUTTI_ERR_TIMEOUT;
-    }
-    memcpy(token, answer->token, sizeof answer->token);
-    self->answered[rank] = view->processes[rank] = answer->process;
+    memcpy(token, answer.token, sizeof answer.token);
+    self->answered[rank] = view->processes[rank] = answer.process;
     if (rank < view->call->size)
-        memcpy(self->records + (size_t)rank * bytes, answer + 1, bytes);
+        memcpy(self->records + (size_t)rank * view->call->record_bytes, bytes + sizeof answer,
+               view->call->record_bytes);
     rank_set_add(&view->known, rank);
     rank_set_add(&self->met, rank);
-    self->most = answer->size > self->most ? answer->size : self->most;
-    if (answer->size == view->size)
+    self->most = answer.size > self->most ? answer.size : self->most;
+    if (answer.size == view->size)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_MISMATCH,
                      "ranks disagree about the world size: rank 0 has %d, rank %d has %d: set the "
                      "same on all ranks",
-                     view->size, rank, answer->size);
+                     view->size, rank, answer.size);
+}
+
+/* Awaits the answers of all these ranks. TIMEOUT: one is missing, or came from another process. */
+static enum tutti_status answers_await(struct lead *self, struct rank_set ranks, int64_t timeout_ms)
+{
+    const struct meet_view *view = self->view;
+    const size_t bytes = sizeof *view->answer + view->call->record_bytes;
+    char texts[TUTTI_MAX_RANKS][MEET_KEY_BYTES];
+    const char *keys[TUTTI_MAX_RANKS] = {NULL};
+    size_t sizes[TUTTI_MAX_RANKS], count = 0;
+    unsigned char *next = (unsigned char *)view->answer;
+    for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r), count++) {
+        meet_answer_key_make(texts[count], view, r);
+        keys[count] = texts[count];
+    }
+    enum tutti_status status =
+        store_multi_get(view->store, keys, count, timeout_ms, next, bytes, sizes);
+    count = 0;
+    for (int r = rank_set_next(ranks, -1); r >= 0 && status == TUTTI_OK;
+         r = rank_set_next(ranks, r), count++, next += bytes) {
+        if (sizes[count] == 0) /* deleted between the store's wait and its answer */
+            return TUTTI_ERR_TIMEOUT;
+        status = store_value_check(keys[count], sizes[count], bytes);
+        if (status == TUTTI_OK)
+            status = answer_take(self, r, next);
+        if (status == TUTTI_ERR_TIMEOUT)
+            nap(timeout_ms);
+    }
+    return status;
 }
 
 /* Look at a rank without waiting. Another process may have taken its number. */
@@ -329,7 +351,7 @@ static enum tutti_status visit(struct lead *self, int rank)
         rank_set_remove(&self->met, rank);
     }
     if (status == TUTTI_OK && !rank_set_has(self->met, rank))
-        status = answer_await(self, rank, 1);
+        status = answers_await(self, rank_set_of(rank), 1);
     return status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
 }
 
@@ -367,14 +389,10 @@ static enum tutti_status gather(struct lead *self)
 {
     struct meet_view *view = self->view;
     int64_t slice = MEET_LOOK_MS;
-    for (int next; (next = rank_set_next(missing_of(self), -1)) >= 0;) {
+    while (!rank_set_empty(missing_of(self))) {
         const int64_t left = deadline_timeout_ms(view->deadline);
         enum tutti_status status =
-            answer_await(self, next, left < 0 || left > slice ? slice : left);
-        if (status == TUTTI_OK) {
-            slice = MEET_LOOK_MS;
-            continue;
-        }
+            answers_await(self, missing_of(self), left < 0 || left > slice ? slice : left);
         const bool over = deadline_passed(view->deadline);
         if (status == TUTTI_ERR_TIMEOUT)
             status = visit_all(self);
@@ -458,6 +476,7 @@ enum tutti_status meet(const struct meet_call *call, struct meeting *meeting)
 {
     const int64_t now = deadline_now();
     const size_t records_bytes = (size_t)call->size * call->record_bytes;
+    const size_t answers = call->rank == 0 ? (size_t)call->size : 1;
     struct meet_view view = {.call = call,
                              .store = call->store,
                              .name = call->name,
@@ -465,7 +484,7 @@ enum tutti_status meet(const struct meet_call *call, struct meeting *meeting)
                              .size = call->size,
                              .began = now,
                              .deadline = deadline_after(call->timeout_ms),
-                             .answer = malloc(sizeof *view.answer + call->record_bytes),
+                             .answer = malloc(answers * (sizeof *view.answer + call->record_bytes)),
                              .result = malloc(sizeof *view.result + records_bytes),
                              .reminder = reminder_start(now),
                              .survey_ms = SURVEY_MS};

@@ -45,7 +45,7 @@ struct meet_view {
     int rank;
     int size; /* after a mismatch, the largest that a rank was given */
     int64_t began, deadline;
-    struct meet_join *answer;   /* call->record_bytes follow; first this rank's own answer */
+    struct meet_join *answer;   /* call->record_bytes follow; rank 0: the others' answers */
     struct meet_result *result; /* with room for all records */
     struct process self;
     struct meet_join own;        /* as it lies in the store */
@@ -67,9 +67,6 @@ void meet_key_delete(const struct meet_view *view, const char *key);
 /* TIMEOUT: the key is not there. */
 enum tutti_status meet_get(const struct meet_view *view, const char *key, int64_t timeout_ms,
                            void *value, size_t capacity, size_t *size);
-/* Gets a value of exactly `bytes` bytes. */
-enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key,
-                                   int64_t timeout_ms, void *value, size_t bytes);
 /* The ranks that have not answered rank 0's token, which this rank has answered. */
 enum tutti_status meet_unanswered(const struct meet_view *view, struct rank_set *ranks);
 /* Waits for the key of a rank. TIMEOUT: it is not there. */

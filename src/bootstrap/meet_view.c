@@ -80,14 +80,6 @@ enum tutti_status meet_get(const struct meet_view *view, const char *key, int64_
     return status;
 }
 
-enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key,
-                                   int64_t timeout_ms, void *value, size_t bytes)
-{
-    size_t size;
-    enum tutti_status status = meet_get(view, key, timeout_ms, value, bytes, &size);
-    return status == TUTTI_OK ? store_value_check(key, size, bytes) : status;
-}
-
 enum tutti_status meet_unanswered(const struct meet_view *view, struct rank_set *ranks)
 {
     enum tutti_status status = TUTTI_OK;
@@ -108,8 +100,11 @@ enum tutti_status meet_join_await(const struct meet_view *view, int rank, int64_
                                   struct meet_join *join)
 {
     char key[MEET_KEY_BYTES];
+    size_t size;
     join_key_make(key, view->name, rank);
-    enum tutti_status status = meet_get_exactly(view, key, timeout_ms, join, sizeof *join);
+    enum tutti_status status = meet_get(view, key, timeout_ms, join, sizeof *join, &size);
+    if (status == TUTTI_OK)
+        status = store_value_check(key, size, sizeof *join);
     join->token[MEET_TOKEN_BYTES - 1] = 0;
     join->text[MEET_TEXT_BYTES - 1] = 0;
     return status;
