@@ -252,8 +252,9 @@ static int live_many(struct ranks *ranks, int rank, tutti_store_t *store)
         if (i != 5 && i != many)
             continue;
         /* The first ones have opened what a process opens once. A mapping that the allocator of
-         * memory has added to its own is none of ours. */
-        RANKS_CHECK(i == 5 || entries_of("/proc/self/fd") == descriptors);
+         * memory has added to its own is none of ours. A long wait for the store looks for exits by
+         * a second connection, which the store keeps. */
+        RANKS_CHECK(i == 5 || entries_of("/proc/self/fd") <= descriptors + 1);
         RANKS_CHECK(i == 5 || mappings() <= maps + 8);
         descriptors = entries_of("/proc/self/fd");
         maps = mappings();
