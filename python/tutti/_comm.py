@@ -618,7 +618,9 @@ class Communicator(Handle):
 
     def close(self) -> None:
         """Destroys the communicator, and its process groups. Local. Operations of peers that still need this rank get
-        PeerDeadError."""
+        PeerDeadError. Raises InvalidError if a group of calls that is not ended has calls of the communicator."""
+        if any(call[0] is self for call in _group.kept):
+            raise InvalidError("the communicator has calls in a group: close it after the end of the group")
         for group in list(self._groups):
             group.close()
         handle, self._handle = self._handle, ffi.NULL

@@ -362,6 +362,17 @@ def test_a_group_that_raises_runs_no_call():
     assert on_threads(RANKS, rank) == [[RANKS] * 2] * RANKS
 
 
+def test_a_group_keeps_its_communicators_open():
+    def rank(comm):
+        array = np.ones(1)
+        with pytest.raises(tutti.InvalidError, match="group"), tutti.group():
+            comm.all_reduce(array)
+            comm.close()
+        assert array[0] == 1 and comm.all_reduce(array)[0] == 1
+
+    on_threads(1, rank)
+
+
 def test_the_fault_of_a_group():
     def rank(comm):
         with pytest.raises(tutti.MismatchError) as caught, tutti.group():
