@@ -3,9 +3,19 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, TypeVar
 
 H = TypeVar("H", bound="Handle")
+
+
+class _Callback(threading.local):
+    """The process group, a tutti_pg_t *, whose callback this thread runs."""
+
+    group: Any = None
+
+
+callback = _Callback()
 
 
 class Handle:
@@ -21,5 +31,9 @@ class Handle:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        if not getattr(self, "_handle", None):
+            return
+        if callback.group is None:
             self.close()
+        else:  # a callback, whose group may be closed here, dropped the last reference
+            threading.Thread(target=self.close).start()

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import atexit
+import threading
+import traceback
 import weakref
 from collections import deque
 from concurrent.futures import Future
@@ -14,6 +16,7 @@ from tutti._comm import Communicator
 from tutti._dtypes import Op, op_handle
 from tutti._errors import Error, InvalidError, check, error_of, make_error, milliseconds, text
 from tutti._handle import Handle
+from tutti._handle import callback as this_callback
 from tutti._signals import wait_in_slices
 from tutti._store import Store
 from tutti._tutti import ffi, lib
@@ -165,8 +168,18 @@ _callbacks: set[Any] = set()  # handles, until the library has called them
 
 
 @ffi.def_extern(name="tutti_python_done")  # type: ignore[untyped-decorator]
+def _done(context: Any, work: Any, status: int) -> None:
+    """What the callback holds is released before `group` is reset: Handle.__del__()."""
+    this_callback.group = ffi.from_handle(context)[1]
+    try:
+        _call_back(context, work, status)
+    except BaseException:
+        traceback.print_exc()
+    this_callback.group = None
+
+
 def _call_back(context: Any, work: Any, status: int) -> None:
-    callback = ffi.from_handle(context)
+    callback, _ = ffi.from_handle(context)
     _callbacks.discard(context)
     error = None
     if status:
@@ -209,7 +222,7 @@ class ProcessGroup(Handle):
             "threads": threads})
         group = ffi.new("tutti_pg_t **")
         check(lib.tutti_pg_create(comm.handle, options, group))
-        self._handle = group[0]
+        self._handle, self._closing = group[0], threading.Lock()
         self.comm = comm
         self.rank = comm.rank if ranks is None else list(ranks).index(comm.rank)
         self.world_size = comm.world_size if ranks is None else len(ranks)
@@ -237,7 +250,7 @@ class ProcessGroup(Handle):
             "stream": ffi.cast("tutti_stream_t", stream_value(options.get("stream")))})
         callback = options.get("callback")
         if callback is not None:
-            extra.context = context = ffi.new_handle(callback)
+            extra.context = context = ffi.new_handle((callback, self.handle))
             extra.callback = lib.tutti_python_done
             _callbacks.add(context)
         work = ffi.new("tutti_work_t **")
@@ -331,9 +344,13 @@ class ProcessGroup(Handle):
         return self._submit(lib.tutti_pg_all_reduce_sparse, (structs, len(listed)), kept, [], options)
 
     def close(self) -> None:
-        """Destroys the group. Local and bounded. All works are done then; those under way end with AbortedError."""
-        handle, self._handle = self._handle, ffi.NULL
-        lib.tutti_pg_destroy(handle)
+        """Destroys the group. Local and bounded. All works are done then; those under way end with AbortedError. Raises
+        InvalidError in a callback of the group."""
+        if this_callback.group is not None and this_callback.group == self._handle:
+            raise InvalidError("a callback closes its own process group: close it after the callback")
+        with self._closing:  # Communicator.close() waits for a close by another thread
+            handle, self._handle = self._handle, ffi.NULL
+            lib.tutti_pg_destroy(handle)
 
 
 def _fill_sparse(struct: Any, tensor: SparseTensor, stream: int) -> list[Any]:

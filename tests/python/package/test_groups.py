@@ -3,7 +3,9 @@
 
 import gc
 import threading
+import time
 import types
+import weakref
 from concurrent.futures import Future
 
 import numpy as np
@@ -125,6 +127,32 @@ def test_callbacks_and_futures():
         assert len(threads) == 1 and threads[0][1] is None
 
     on_groups(2, rank)
+
+
+def test_callbacks_do_not_close_their_group():
+    def submit(comm, threads):
+        group, dropped = tutti.ProcessGroup(comm), threading.Event()
+        comm.group = weakref.ref(group)
+
+        def call_back(error, group=group):
+            threads.append(threading.current_thread())
+            with pytest.raises(tutti.InvalidError, match="callback"):
+                group.close()
+            assert dropped.wait(30)
+
+        group.all_reduce(np.ones(2), callback=call_back)
+        return dropped
+
+    def rank(comm):
+        threads = []
+        dropped = submit(comm, threads)
+        gc.collect()
+        dropped.set()  # now the callback alone refers to the group
+        while comm.group() is not None or any(thread.name.endswith("(close)") for thread in threading.enumerate()):
+            time.sleep(0.001)
+        assert len(threads) == 1
+
+    on_threads(1, rank)
 
 
 def test_a_failure_reaches_works_and_callbacks():
