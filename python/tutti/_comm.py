@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Tuple, TypedDict
@@ -204,7 +203,7 @@ class Communicator(Handle):
     _store: Store | None
     _interrupt: Interrupt
     _kept: Any
-    _groups: weakref.WeakSet[Any]  # process groups, to be closed first
+    _groups: set[Any]  # of process groups, to be closed first
     rank: int
     world_size: int
 
@@ -298,7 +297,7 @@ class Communicator(Handle):
     def _of(cls, handle: Any, interrupt: Interrupt, kept: Any) -> Communicator:
         comm = cls.__new__(cls)
         comm._handle, comm._interrupt, comm._kept, comm._store = handle, interrupt, kept, None
-        comm._groups = weakref.WeakSet()
+        comm._groups = set()
         comm.rank = lib.tutti_comm_rank(handle)
         comm.world_size = lib.tutti_comm_world_size(handle)
         return comm

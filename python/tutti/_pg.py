@@ -199,6 +199,21 @@ def _listed(arrays: Arrays) -> Sequence[Array]:
     return arrays if isinstance(arrays, (list, tuple)) else [arrays]
 
 
+class _Opened:
+    """The C handle of a process group. The communicator keeps it, not a weak reference to the group: if both are garbage of
+    one cycle, such a reference is gone before the communicator closes."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle, self._lock = handle, threading.Lock()
+
+    def close(self) -> None:
+        if this_callback.group is not None and this_callback.group == self.handle:
+            raise InvalidError("a callback closes its own process group: close it after the callback")
+        with self._lock:  # a second thread waits for the first one
+            handle, self.handle = self.handle, ffi.NULL
+            lib.tutti_pg_destroy(handle)
+
+
 class ProcessGroup(Handle):
     """Asynchronous operations of the ranks of a communicator, or of some of them.
 
@@ -214,7 +229,6 @@ class ProcessGroup(Handle):
 
     def __init__(self, comm: Communicator, ranks: Sequence[int] | None = None, store: Store | None = None,
                  timeout: float | None = None, threads: int = 0) -> None:
-        self._handle = ffi.NULL
         members = ffi.NULL if ranks is None else ffi.new("int[]", list(ranks))
         options = ffi.new("struct tutti_pg_options *", {
             "struct_size": ffi.sizeof("struct tutti_pg_options"), "timeout_ms": milliseconds(timeout), "ranks": members,
@@ -222,12 +236,15 @@ class ProcessGroup(Handle):
             "threads": threads})
         group = ffi.new("tutti_pg_t **")
         check(lib.tutti_pg_create(comm.handle, options, group))
-        self._handle, self._closing = group[0], threading.Lock()
-        self.comm = comm
+        self._opened, self.comm = _Opened(group[0]), comm
         self.rank = comm.rank if ranks is None else list(ranks).index(comm.rank)
         self.world_size = comm.world_size if ranks is None else len(ranks)
-        comm._groups.add(self)
+        comm._groups.add(self._opened)
         _groups.add(self)
+
+    @property
+    def _handle(self) -> Any:
+        return self._opened.handle
 
     @property
     def handle(self) -> Any:
@@ -346,11 +363,8 @@ class ProcessGroup(Handle):
     def close(self) -> None:
         """Destroys the group. Local and bounded. All works are done then; those under way end with AbortedError. Raises
         InvalidError in a callback of the group."""
-        if this_callback.group is not None and this_callback.group == self._handle:
-            raise InvalidError("a callback closes its own process group: close it after the callback")
-        with self._closing:  # Communicator.close() waits for a close by another thread
-            handle, self._handle = self._handle, ffi.NULL
-            lib.tutti_pg_destroy(handle)
+        self._opened.close()
+        self.comm._groups.discard(self._opened)
 
 
 def _fill_sparse(struct: Any, tensor: SparseTensor, stream: int) -> list[Any]:

@@ -155,6 +155,19 @@ def test_callbacks_do_not_close_their_group():
     on_threads(1, rank)
 
 
+def test_groups_and_communicators_in_cycles():
+    def rank(comm):
+        for _ in range(20):
+            own = comm.dup()
+            group = tutti.ProcessGroup(own)
+            group.barrier().wait()
+            own.cycle = group.cycle = [own, group]
+            del own, group
+            gc.collect()
+
+    on_threads(1, rank)
+
+
 def test_a_failure_reaches_works_and_callbacks():
     def rank(group):
         future = Future()
