@@ -34,7 +34,8 @@ static struct pg_op *op_of(struct pg_key *key)
 static bool is_busy(const struct tutti_pg *pg)
 {
     return pg->announced.count || pg->to_announce.first || pg->awaiting_input.first ||
-           pg->copying_out.first || pg->sends.first || pg->receives.first || pg->notes.first;
+           pg->copying_out.first || pg->sends.first || pg->receives.first ||
+           !rank_set_empty(pg->noted);
 }
 
 /* ---- operations that wait for their input ---------------------------------------------------- */

@@ -53,24 +53,36 @@ static void note_append(struct pg_notes *notes, struct pg_note *note)
     notes->last = note;
 }
 
-static void note_remove(struct pg_notes *notes, const struct pg_note *note)
+/* Queue a note to its peer. */
+static void note_queue(struct tutti_pg *pg, struct pg_note *note)
 {
-    struct pg_note *next = notes->first;
-    notes->first = NULL;
-    for (struct pg_note *other; (other = next);) {
-        next = other->next;
-        if (other != note)
-            note_append(notes, other);
-    }
+    rank_set_add(&pg->noted, note->peer);
+    note_append(note->kind == DATA ? &pg->data[note->peer] : &pg->notes[note->peer], note);
 }
 
-static void op_remove(struct pg_list *list, struct pg_op *op)
+/* The search ends at the note. Most are near the beginning of a list that may be long. */
+static void note_remove(struct pg_notes *notes, const struct pg_note *note)
 {
-    struct pg_list rest = {NULL, NULL};
-    for (struct pg_op *other; (other = pg_list_take(list));)
-        if (other != op)
-            pg_list_append(&rest, other);
-    *list = rest;
+    struct pg_note *before = NULL, **link = &notes->first;
+    while (*link && *link != note)
+        link = &(before = *link)->next;
+    if (!*link)
+        return;
+    *link = note->next;
+    if (notes->last == note)
+        notes->last = before;
+}
+
+static void op_remove(struct pg_list *list, const struct pg_op *op)
+{
+    struct pg_op *before = NULL, **link = &list->first;
+    while (*link && *link != op)
+        link = &(before = *link)->next;
+    if (!*link)
+        return;
+    *link = op->next;
+    if (list->last == op)
+        list->last = before;
 }
 
 static void finish(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
@@ -149,43 +161,41 @@ static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any
 /* Return whether the note has been sent completely. *any: something was sent. */
 static bool note_send(struct tutti_pg *pg, struct pg_note *note, bool *any)
 {
+    const struct cpu_message message = {note->kind, note->id, note->signature, note->tag};
+    const bool announces = note->kind == ANNOUNCED;
     if (note->kind == DATA)
         return data_send(pg, note, any);
-    if (note->kind == ANNOUNCED)
-        return *any = announcement_send(pg, note);
-    const struct cpu_message message = {note->kind, note->id, note->signature, note->tag};
-    *any = cpu_message_send(pg->comm->host, note->peer, &message, NULL, 0);
-    if (*any)
+    if (announces ? !announcement_send(pg, note)
+                  : !cpu_message_send(pg->comm->host, note->peer, &message, NULL, 0))
+        return false;
+    if (!announces)
         free(note);
-    return *any;
+    return *any = true;
 }
 
-/* Send the notes for which there are places. The notes to one peer stay in order, except that all
- * other notes may overtake data. */
-static bool notes_send(struct tutti_pg *pg)
+/* Send the notes for which there are places, in order. Return whether all have been sent. */
+static bool notes_send(struct tutti_pg *pg, struct pg_notes *notes, bool *any)
 {
-    struct rank_set full = rank_set_none, notified = rank_set_none;
-    struct pg_notes data = {NULL, NULL};
-    struct pg_note *note, *next = pg->notes.first;
-    pg->notes.first = NULL;
-    while ((note = next)) {
+    for (struct pg_note *note, *next; (note = notes->first); notes->first = next) {
+        next = note->next; /* a note that has been sent is freed */
+        if (!note_send(pg, note, any))
+            return false;
+    }
+    return true;
+}
+
+bool pg_messages_send(struct tutti_pg *pg)
+{
+    bool sent = false;
+    for (int r = rank_set_next(pg->noted, -1); r >= 0; r = rank_set_next(pg->noted, r)) {
         bool any = false;
-        const int peer = note->peer;
-        next = note->next;
-        if (rank_set_has(full, peer) || !note_send(pg, note, &any)) {
-            rank_set_add(&full, peer);
-            note_append(note->kind == DATA ? &data : &pg->notes, note);
-        }
+        if (notes_send(pg, &pg->notes[r], &any) && notes_send(pg, &pg->data[r], &any))
+            rank_set_remove(&pg->noted, r);
         if (any)
-            rank_set_add(&notified, peer);
+            pg_control_notify(pg->control.rings[r]);
+        sent |= any;
     }
-    for (note = data.first; note; note = next) {
-        next = note->next;
-        note_append(&pg->notes, note);
-    }
-    for (int r = rank_set_next(notified, -1); r >= 0; r = rank_set_next(notified, r))
-        pg_control_notify(pg->control.rings[r]);
-    return !rank_set_empty(notified);
+    return sent;
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
@@ -228,7 +238,7 @@ static void answer(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note, 
         note->signature = op->operation.signature;
     }
     if (answers)
-        note_append(&pg->notes, note);
+        note_queue(pg, note);
     else
         free(note);
 }
@@ -323,7 +333,7 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
         if (op->args.peer == pg->control.rank)
             send_to_self(pg, op);
         else if (!finish_gone(pg, op))
-            note_append(&pg->notes, &op->note);
+            note_queue(pg, &op->note);
         return;
     }
     pg_list_append(&pg->receives, op);
@@ -402,7 +412,7 @@ static void answer_take(struct tutti_pg *pg, int from, const struct cpu_message 
         op->is_moving = true;
         op->deadline = deadline_after(op->timeout_ms);
         op->note.kind = DATA;
-        note_append(&pg->notes, &op->note);
+        note_queue(pg, &op->note);
     }
 }
 
@@ -459,23 +469,19 @@ bool pg_messages_take(struct tutti_pg *pg)
     return any;
 }
 
-bool pg_messages_send(struct tutti_pg *pg)
-{
-    return pg->notes.first && notes_send(pg);
-}
-
 /* End a send whose receiver has not answered. Return false if there is no memory to withdraw it. */
 static bool withdraw(struct tutti_pg *pg, struct pg_op *op)
 {
     if (!op->is_announced) {
-        note_remove(op->args.peer == pg->control.rank ? &pg->unmatched : &pg->notes, &op->note);
+        note_remove(op->args.peer == pg->control.rank ? &pg->unmatched : &pg->notes[op->args.peer],
+                    &op->note);
         return true;
     }
     struct pg_note *note = malloc(sizeof *note);
     if (!note)
         return false;
     *note = (struct pg_note){.peer = op->args.peer, .kind = WITHDRAWN, .id = op->id};
-    note_append(&pg->notes, note);
+    note_queue(pg, note);
     return true;
 }
 
@@ -510,15 +516,34 @@ int pg_messages_check(struct tutti_pg *pg, int64_t now)
     return stopped >= 0 ? stopped : list_check(pg, &pg->receives, now);
 }
 
-/* Keep announcements that came with their data: these can still be received. */
-static void notes_drop_gone(const struct tutti_pg *pg, struct pg_notes *notes)
+static void notes_free(struct pg_notes *notes)
 {
-    struct pg_note *next = notes->first;
-    notes->first = NULL;
+    for (struct pg_note *note; (note = notes->first);) {
+        notes->first = note->next;
+        if (!note->op)
+            free(note);
+    }
+}
+
+/* Forget what is to be sent to these ranks. */
+static void queues_drop(struct tutti_pg *pg, struct rank_set ranks)
+{
+    for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
+        notes_free(&pg->notes[r]);
+        notes_free(&pg->data[r]);
+    }
+    pg->noted = rank_set_minus(pg->noted, ranks);
+}
+
+/* Keep announcements that came with their data: these can still be received. */
+static void unmatched_drop_gone(struct tutti_pg *pg)
+{
+    struct pg_note *next = pg->unmatched.first;
+    pg->unmatched.first = NULL;
     for (struct pg_note *note; (note = next);) {
         next = note->next;
         if (!rank_set_has(pg->gone, note->peer) || note->kind == ANNOUNCED_SHORT)
-            note_append(notes, note);
+            note_append(&pg->unmatched, note);
         else if (!note->op)
             free(note);
     }
@@ -534,23 +559,14 @@ static void list_drop_gone(struct tutti_pg *pg, struct pg_list *list)
 
 void pg_messages_drop_gone(struct tutti_pg *pg)
 {
-    notes_drop_gone(pg, &pg->notes);
-    notes_drop_gone(pg, &pg->unmatched);
+    queues_drop(pg, pg->gone);
+    unmatched_drop_gone(pg);
     list_drop_gone(pg, &pg->sends);
     list_drop_gone(pg, &pg->receives);
 }
 
-static void notes_free(struct pg_notes *notes)
-{
-    for (struct pg_note *note; (note = notes->first);) {
-        notes->first = note->next;
-        if (!note->op)
-            free(note);
-    }
-}
-
 void pg_messages_drop(struct tutti_pg *pg)
 {
-    notes_free(&pg->notes);
+    queues_drop(pg, pg->noted);
     notes_free(&pg->unmatched);
 }

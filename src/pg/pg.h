@@ -188,8 +188,9 @@ struct tutti_pg {
     struct pg_table announced;     /* announced, and the verdict is pending */
     struct pg_list copying_out;    /* done, except for copies to the device */
     struct rank_set gone; /* ranks that have exited, and all of whose messages have been taken */
-    struct pg_list sends, receives;     /* messages that are not done */
-    struct pg_notes notes;              /* to be sent */
+    struct pg_list sends, receives; /* messages that are not done */
+    struct rank_set noted;          /* the ranks to which there is something to send: */
+    struct pg_notes notes[LAYOUT_RANKS], data[LAYOUT_RANKS]; /* data, after all else */
     struct pg_notes unmatched;          /* announcements that match no receive yet, as they came */
     uint64_t messages;                  /* the last send's id */
     uint32_t short_sent[LAYOUT_RANKS];  /* announcements with data that a peer may still keep */
