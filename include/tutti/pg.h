@@ -404,11 +404,11 @@ TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
 
 /* ---- what a work says of itself -------------------------------------------------------------- */
 
-/* Return OK while the work is not done, or if it succeeded; otherwise its status. [out] fault (may
- * be NULL; the caller sets struct_size): `peer` is the rank that failed or disagrees, `rank` the
- * one that noticed, `sequence` the number of the operation in its tag. tutti_last_error() has the
- * text. Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED; for a sparse sum
- * also NO_MEMORY, SYSTEM, CUDA. */
+/* Return OK before the work is done, or if it succeeded; otherwise its status, also during its
+ * callback. [out] fault (may be NULL; the caller sets struct_size): `peer` is the rank that failed
+ * or disagrees, `rank` the one that noticed, `sequence` the number of the operation in its tag.
+ * tutti_last_error() has the text. Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH,
+ * ABORTED; for a sparse sum also NO_MEMORY, SYSTEM, CUDA. */
 TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
 /* The work's title, valid until it is destroyed: "all_reduce of 2 x 12 float32, sum", "broadcast of
  * 2 x 12 float32, root 0" (pairs, and elements of the first one's block), "all_to_all of lists of

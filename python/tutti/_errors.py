@@ -117,19 +117,13 @@ def text(string: Any) -> str:
     return str(ffi.string(string).decode(errors="replace"))
 
 
-def error_of(status: int, message: str) -> Error:
-    """The exception of a status, with a message."""
-    error = _CLASSES.get(status, Error)(message)
-    error.status = status
-    return error
-
-
 def make_error(status: int, fault_of: Any = None) -> Error:
     """The exception of the calling thread's last error. fault_of(fault) fills the fault of the object that has failed."""
     message = text(lib.tutti_last_error())
     for name, name_here in _NAMES.items():
         message = message.replace(name, name_here)
-    error = error_of(status, message)
+    error = _CLASSES.get(status, Error)(message)
+    error.status = status
     if fault_of is not None:
         fault = ffi.new("struct tutti_fault *", {"struct_size": ffi.sizeof("struct tutti_fault")})
         fault_of(fault)

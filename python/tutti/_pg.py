@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypedDict
 from tutti._buffers import Array, DeviceMemory, check_row_major, fill_tensor, host_array, stream_value
 from tutti._comm import Communicator
 from tutti._dtypes import Op, op_handle
-from tutti._errors import Error, InvalidError, check, error_of, make_error, milliseconds, text
+from tutti._errors import Error, InvalidError, check, make_error, milliseconds, text
 from tutti._handle import Handle
 from tutti._handle import callback as this_callback
 from tutti._signals import wait_in_slices
@@ -33,8 +33,7 @@ class SubmitOptions(TypedDict, total=False):
     tag       operations of one tag run in the order of their submission; 0 is the default
     timeout   seconds from the submission; None: the group's
     callback  a future, or a function. The group's thread, or a thread that waits for a work, calls the function once,
-              with None or the exception. It may submit operations; it must not wait for one or close the group. The
-              exception has the class of the fault; Work.wait() gives the full text
+              with None or the exception. It may submit operations; it must not wait for one or close the group
     stream    for CUDA tensors: the operation waits for the work that is on the stream now
     """
 
@@ -183,7 +182,8 @@ def _call_back(context: Any, work: Any, status: int) -> None:
     _callbacks.discard(context)
     error = None
     if status:
-        error = error_of(status, f"{text(lib.tutti_work_title(work))}: {text(lib.tutti_status_text(status))}")
+        lib.tutti_work_fault(work, ffi.NULL)  # gives this thread the error's text
+        error = make_error(status, lambda fault: lib.tutti_work_fault(work, fault))
     if not isinstance(callback, Future):
         callback(error)
     elif error:

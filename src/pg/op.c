@@ -66,8 +66,7 @@ static void op_complete(struct pg_op *op, const struct pg_outcome *outcome)
     op->outcome.status = outcome->status;
     if (outcome->status != TUTTI_OK)
         op->outcome = *outcome;
-    if (op->sparse && outcome->status == TUTTI_OK)
-        order_store_release_u32(&op->sparse->result_ready, 1); /* H7 pairs H7a: the result */
+    order_store_release_u32(&op->has_outcome, 1); /* H7 pairs H7a: the outcome, a sparse result */
     if (op->callback)
         op->callback(op->context, &op->work, outcome->status);
     /* H5 pairs H5a: outcome and tensors. It is an exchange, so that no thread that starts to wait

@@ -55,7 +55,6 @@ struct pg_outcome {
 struct pg_sparse {
     struct sparse_shape shape;
     struct sparse_result result;
-    uint32_t result_ready;          /* 1 once `result` may be read: release H7 */
     char error_text[PG_TEXT_BYTES]; /* why it failed, if the error arose here */
     int count;
     struct tutti_sparse_tensor tensors[];
@@ -94,11 +93,12 @@ struct pg_op {
     struct tutti_pg *pg;    /* kept alive by the operation */
     struct pg_op *next;     /* next in a list */
     uint32_t references;
-    uint32_t state;      /* enum pg_state: release H5 */
-    uint32_t epoch;      /* of the process: ipc/fork.h */
-    uint64_t record;     /* its number in the communicator's recorder; 0: not recorded */
-    int64_t withdraw_at; /* when the group's thread first tried to withdraw it; 0: not yet */
-    bool withdrawn;      /* the leader has been told */
+    uint32_t state;       /* enum pg_state: release H5 */
+    uint32_t has_outcome; /* 1 once `outcome`, and a sparse result, may be read: release H7 */
+    uint32_t epoch;       /* of the process: ipc/fork.h */
+    uint64_t record;      /* its number in the communicator's recorder; 0: not recorded */
+    int64_t withdraw_at;  /* when the group's thread first tried to withdraw it; 0: not yet */
+    bool withdrawn;       /* the leader has been told */
     int64_t timeout_ms;
     int64_t deadline;
     tutti_pg_callback *callback;
@@ -122,8 +122,8 @@ struct pg_op {
     bool is_announced;   /* of a send */
     bool is_moving;      /* both ranks have it, and the data move */
     struct pg_note note; /* of a send */
-    /* op_make() does not set the fields from here on. `outcome` is valid once the operation is
-     * done; after a success only its status is. */
+    /* op_make() does not set the fields from here on. After a success only the status of
+     * `outcome` is valid. */
     struct pg_outcome outcome;
     char title[PG_TITLE_BYTES];
     struct tutti_tensor tensors[];

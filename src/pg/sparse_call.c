@@ -134,7 +134,6 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
 {
     static const char name[] = "tutti_work_sparse_result";
     const struct pg_op *op = (const struct pg_op *)work;
-    bool done;
     if (!work || work->class != &pg_work_class || !op->sparse)
         return error_set(TUTTI_ERR_INVALID, "%s: the work is %s, no sparse sum", name,
                          work ? work->title : "NULL");
@@ -147,12 +146,12 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
     if (status != TUTTI_OK)
         return status;
     const struct pg_sparse *sparse = op->sparse;
-    if (!order_load_acquire_u32(&sparse->result_ready)) { /* H7a pairs H7 */
-        status = pg_op_poll(op, &done);
-        return done ? status
-                    : error_set(TUTTI_ERR_INVALID, "%s: %s is not done: wait for it first", name,
-                                work->title);
-    }
+    if (!order_load_acquire_u32(&op->has_outcome)) /* H7a pairs H7 */
+        return error_set(TUTTI_ERR_INVALID, "%s: %s is not done: wait for it first", name,
+                         work->title);
+    status = pg_op_status(op);
+    if (status != TUTTI_OK)
+        return status;
     const struct tutti_sparse_tensor result = {
         .dtype = sparse->shape.dtype,
         .device = sparse->tensors[0].device,

@@ -105,7 +105,8 @@ static enum tutti_status op_fault(struct tutti_work *work, const char *call,
     const struct pg_op *op = (const struct pg_op *)work;
     const struct pg_outcome *outcome = &op->outcome;
     fault->status = pg_op_check(op, call);
-    if (fault->status != TUTTI_OK || !pg_op_is_done(op) || outcome->status == TUTTI_OK)
+    if (fault->status != TUTTI_OK || !order_load_acquire_u32(&op->has_outcome) || /* H7a */
+        outcome->status == TUTTI_OK)
         return fault->status;
     fault->status = pg_op_status(op);
     fault->rank = outcome->rank;

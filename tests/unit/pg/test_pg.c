@@ -218,6 +218,29 @@ static void begins_by_itself(void **state)
     }
 }
 
+static void read_fault(void *context, tutti_work_t *work, enum tutti_status status)
+{
+    struct tutti_fault *fault = context;
+    if (tutti_work_fault(work, fault) != status || !strstr(tutti_last_error(), "had matched it"))
+        fault->status = TUTTI_OK;
+}
+
+static void fault_in_a_callback(void **state)
+{
+    (void)state;
+    float x = 1;
+    const struct tutti_tensor tensor = tensor_of(&x, 0, NULL, NULL);
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    const struct tutti_pg_call_options options = {
+        .struct_size = sizeof options, .timeout_ms = 1, .callback = read_fault, .context = &fault};
+    tutti_work_t *work;
+    assert_int_equal(tutti_pg_recv(pg, &tensor, 0, &options, &work), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, -1), TUTTI_ERR_TIMEOUT);
+    assert_int_equal(fault.status, TUTTI_ERR_TIMEOUT);
+    assert_int_equal(fault.expected.collective, TUTTI_COLLECTIVE_RECV);
+    tutti_work_destroy(work);
+}
+
 static void accessors_refuse(void **state)
 {
     (void)state;
@@ -356,6 +379,7 @@ int main(void)
         cmocka_unit_test(takes_any_dense_layout),
         cmocka_unit_test(tells_of_itself),
         cmocka_unit_test(begins_by_itself),
+        cmocka_unit_test(fault_in_a_callback),
         cmocka_unit_test(accessors_refuse),
         cmocka_unit_test(owns_the_communicator),
         cmocka_unit_test(declines_strict),
