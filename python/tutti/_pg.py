@@ -186,6 +186,8 @@ def _call_back(context: Any, work: Any, status: int) -> None:
         error = make_error(status, lambda fault: lib.tutti_work_fault(work, fault))
     if not isinstance(callback, Future):
         callback(error)
+    elif not callback.set_running_or_notify_cancel():
+        pass  # wait() and as_completed() have learned now that it was cancelled
     elif error:
         callback.set_exception(error)
     else:

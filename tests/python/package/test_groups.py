@@ -6,7 +6,7 @@ import threading
 import time
 import types
 import weakref
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import numpy as np
 import pytest
@@ -127,6 +127,16 @@ def test_callbacks_and_futures():
         assert len(threads) == 1 and threads[0][1] is None
 
     on_groups(2, rank)
+
+
+def test_a_cancelled_future():
+    def rank(group):
+        future = Future()
+        future.cancel()
+        group.barrier(callback=future).wait()
+        assert wait([future], timeout=0).done == {future}
+
+    on_groups(1, rank)
 
 
 def test_callbacks_do_not_close_their_group():
