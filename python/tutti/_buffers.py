@@ -72,11 +72,12 @@ def fill_tensor(tensor: Any, array: Any, writable: bool, stream: int = 0) -> Any
         array = _viewed(array)
     if writable and not array.flags.writeable:
         raise InvalidError(f"an array of shape {array.shape} is read-only")
+    dtype = dtype_value(array.dtype)  # first: of others the size may be 0
     if any(stride % array.itemsize for stride in array.strides):
         raise InvalidError(f"an array of shape {array.shape} has strides that are no multiples of its elements")
     sizes = ffi.new("int64_t[]", array.shape)
     strides = ffi.new("int64_t[]", [stride // array.itemsize for stride in array.strides])
-    tensor.data, tensor.dtype = ffi.cast("void *", array.__array_interface__["data"][0]), dtype_value(array.dtype)
+    tensor.data, tensor.dtype = ffi.cast("void *", array.__array_interface__["data"][0]), dtype
     tensor.dims, tensor.sizes, tensor.strides = array.ndim, sizes, strides
     return array, sizes, strides
 

@@ -190,6 +190,8 @@ def test_a_failure_reaches_works_and_callbacks():
         with pytest.raises(tutti.InvalidError):
             group.all_reduce(np.ones((4, 4))[:, 1])
         with pytest.raises(tutti.InvalidError):
+            group.all_reduce(np.zeros(3, "V0"))
+        with pytest.raises(tutti.InvalidError):
             group.all_reduce(np.ones(2), "band", callback=Future())
 
     on_groups(2, rank)
