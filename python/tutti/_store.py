@@ -93,6 +93,8 @@ class Store(Handle):
         """The tutti_store_t *, for calls of tutti._lib."""
         if not self._handle:
             raise InvalidError("the store is closed")
+        if isinstance(self._kept, Store):
+            self._kept.handle  # raises if the store of this view is closed
         return self._handle
 
     @property

@@ -22,7 +22,7 @@ class SymmetricGroup(Handle):
     """1 to 64 ranks that share memory.
 
     name   1 to 63 bytes, equal on all ranks; a process registers a name only once for each rank
-    store  the group keeps it
+    store  stays open until the group's first rendezvous() has ended
 
     Raises InvalidError (also if the name is registered), NoMemoryError, SystemCallError.
     """
@@ -32,6 +32,7 @@ class SymmetricGroup(Handle):
         self._handle = ffi.NULL
         check(lib.tutti_symm_group(name.encode(), rank, world_size, store.handle, group))
         self._handle, self._store, self.rank, self.world_size = group[0], store, rank, world_size
+        self._has_met = False
         self._memory: weakref.WeakSet[SymmetricMemory] = weakref.WeakSet()
 
     @property
@@ -92,7 +93,10 @@ class SymmetricMemory:
         Raises InvalidError, DeclinedError, TimeoutError, PeerDeadError, MismatchError (the sizes differ),
         ConcurrentError, NoMemoryError, SystemCallError, VersionError, CudaError.
         """
+        if not self.group._has_met:
+            self.group._store.handle  # raises if the store is closed
         check(lib.tutti_symm_rendezvous(self.handle, milliseconds(timeout), ffi.NULL))
+        self.group._has_met = True
         return self
 
     def peer(self, rank: int, shape: tuple[int, ...] | None = None, dtype: Any = None, offset: int = 0) -> Any:

@@ -41,6 +41,20 @@ def test_symmetric_memory():
     on_threads(3, rank)
 
 
+def test_a_store_that_was_closed_too_early():
+    with tutti.Store("memory:closed") as store:
+        view = store.prefix("view")
+        with tutti.SymmetricGroup("met", 0, 1, store) as met:
+            met.alloc(4).rendezvous()
+            group = tutti.SymmetricGroup("late", 0, 1, store)
+            store.close()
+            met.alloc(4).rendezvous()
+    with pytest.raises(tutti.InvalidError, match="closed"):
+        view.set("key", b"")
+    with pytest.raises(tutti.InvalidError, match="closed"), group:
+        group.alloc(4).rendezvous()
+
+
 class Keys:
     """A store with the methods of torch.distributed.Store."""
 
