@@ -25,6 +25,7 @@ from torch.autograd import profiler
 import tutti
 from tutti._errors import InvalidError, check, milliseconds
 from tutti._tutti import ffi, lib
+from tutti.torch import _cuda
 from tutti.torch._background import start_collective, start_message
 from tutti.torch._monitored import monitored_barrier
 from tutti.torch._operands import HANDLES, VALUES, Blocks, Operand, moved, reduced_dtype, reduction
@@ -50,7 +51,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._rank, self._size, self._name, self._desc = rank, size, name, ""
         self._torch_store, self._barriers = store, 0
         self._symmetric: tutti.SymmetricGroup | None = None
-        self._cuda: tuple[torch.device, tutti.Communicator] | None = None
+        self._cuda_comm: tutti.Communicator | None = None
+        self._cuda_index = -1  # the device of _cuda_comm
         self._coalesced: list[Work] | None = None
         self._store = tutti.Store.wrap(store)
         self._timeout = timeout
@@ -196,9 +198,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
         device = self._device("all_reduce", tensors)
         if device.type == "cuda":
-            from tutti.torch._cuda import all_reduce
-
-            return self._started(all_reduce(self, tensors, device, opts), opts.asyncOp)
+            return self._started(_cuda.all_reduce(self, tensors, device, opts), opts.asyncOp)
         op, kept = reduction(opts.reduceOp)
         operands = [Operand(tensor) for tensor in tensors]
         calls = [(lib.tutti_all_reduce_with, at := operand.address, at, operand.tensor.numel(),
@@ -210,13 +210,20 @@ class ProcessGroup(dist.ProcessGroup):
             # The usual case of dist.all_reduce(), without the work for other cases: it takes longer than a small sum.
             (tensor,), op, worker = tensors, _handle_of(hash(opts.reduceOp)), self._worker
             dtype = _value_of(tensor.dtype)
-            if (dtype is not None and op is not None and tensor.is_cpu and not tensor.is_sparse and tensor.is_contiguous()
-                    and worker.submitted == worker.ended and not profiler._is_profiler_enabled and opts.timeout <= _ZERO):
-                at, comm = _cast(_POINTER, tensor.data_ptr()), self._comm
-                status = _all_reduce(at, at, tensor.numel(), dtype, op, comm._handle, _NULL, self._options)
-                if status:
-                    self._raise(status)
-                return FINISHED
+            if (dtype is not None and op is not None and not tensor.is_sparse and tensor.is_contiguous()
+                    and not profiler._is_profiler_enabled and opts.timeout <= _ZERO):
+                comm, stream = None, _NULL
+                if tensor.is_cpu:
+                    if worker.submitted == worker.ended:
+                        comm = self._comm
+                elif tensor.is_cuda and tensor.get_device() == self._cuda_index:
+                    comm, stream = self._cuda_comm, _cuda.stream_of(self._cuda_index)
+                if comm is not None:
+                    at = _cast(_POINTER, tensor.data_ptr())
+                    status = _all_reduce(at, at, tensor.numel(), dtype, op, comm._handle, stream, self._options)
+                    if status:
+                        self._raise(status, comm)
+                    return FINISHED
         opts = _options(c10d.AllreduceOptions, opts, timeout, reduceOp=more.get("op"))
         tensor, = tensors = _listed(tensors)
         if tensor.is_sparse:
@@ -429,9 +436,7 @@ class ProcessGroup(dist.ProcessGroup):
             opts, timeout = None, opts
         opts = _options(c10d.BarrierOptions, opts, timeout)
         if opts.device is not None and opts.device.type == "cuda":
-            from tutti.torch._cuda import barrier
-
-            return barrier(self, opts)
+            return _cuda.barrier(self, opts)
         limit = self._limit(opts)
 
         def call() -> None:
@@ -474,8 +479,8 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self) -> None:
         """Ends all operations on all ranks with tutti.AbortedError."""
         self._comm.abort()
-        if self._cuda is not None:
-            self._cuda[1].abort()
+        if self._cuda_comm is not None:
+            self._cuda_comm.abort()
         self._background.close()
 
     def shutdown(self) -> None:
@@ -485,8 +490,8 @@ class ProcessGroup(dist.ProcessGroup):
             self._worker.stop()
         self._background.comm.close()
         self._comm.close()
-        if self._cuda is not None:
-            self._cuda[1].close()
+        if self._cuda_comm is not None:
+            self._cuda_comm.close()
 
     # ---- checks
 
@@ -512,7 +517,7 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _refuse_capture(title: str, device: torch.device) -> None:
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    if device.type == "cuda" and _cuda.is_capturing(device):
         raise InvalidError(f"tutti: {title} CUDA tensors goes through the host, so it cannot be captured")
 
 
