@@ -56,7 +56,7 @@ def raises(kind, pattern=""):
 def package(r):
     """tests/python/package/test_cuda.py"""
     here = Path(__file__).resolve().parents[1]
-    found = subprocess.run([sys.executable, str(here / "package.py"), "-rs", str(here / "package/test_cuda.py")],
+    found = subprocess.run([sys.executable, str(here / "package.py"), "-rs", str(here / "package/test_cuda.py::test_two_gpus")],
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if found.returncode == 77 or " skipped" in found.stdout:
         raise Skip(found.stdout.strip().splitlines()[-1])
@@ -158,7 +158,20 @@ def barrier(r):
     assert work.is_completed() and world.size() == 2
 
 
-@case(60, needs_cuda=True)
+@case(60)
+def profiled(r):
+    r.start()
+    tensor = torch.ones(4, device=r.device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(tensor)
+        dist.barrier(**({"device_ids": [r.device.index]} if r.cuda else {}))
+        dist.broadcast(tensor, 0)
+    names = {event.name for event in profile.events()}
+    assert {"tutti:all_reduce", "tutti:barrier", "tutti:broadcast"} <= names, names
+    same(tensor, torch.full((4,), 2.))
+
+
+@case(60, gpus=2, needs_cuda=True)
 def captured(r):
     """Sums and a barrier in a graph that is replayed with other input."""
     r.start()
@@ -187,6 +200,24 @@ def captured(r):
 
 
 @case(needs_cuda=True)
+def captured_declined(r):
+    """Processes that share a GPU cannot capture: a host thread runs their operations."""
+    if r.gpus >= r.size:
+        raise Skip("each rank has a GPU")
+    r.start()
+    tensor = torch.ones(4, device=r.device)
+    dist.all_reduce(tensor)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with raises(tutti.DeclinedError, "share"):
+            dist.all_reduce(tensor)
+        tensor.add_(1)
+    graph.replay()
+    dist.all_reduce(tensor)
+    same(tensor, torch.full((4,), 6.))
+
+
+@case(gpus=2, needs_cuda=True)
 def captured_refused(r):
     """What goes through the host is refused in a capture, by name; the capture goes on."""
     r.start()
@@ -379,7 +410,7 @@ def data_parallel(r):
             _check_gradients(r, _gradients(model, _batch(r, step, r.rank)), whole, step)
 
 
-@case(60, needs_cuda=True)
+@case(60, gpus=2, needs_cuda=True)
 def data_parallel_captured(r):
     r.start()
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -160,7 +160,7 @@ def _run(case, given, gpus, seconds):
     why = [f"longer than {seconds:.0f} s" if status is None else f"rank {rank}: status {status}"
            for rank, status in enumerate(statuses) if status not in (0, SKIPPED)]
     return "FAILED", why + [f"{rank}| {line}" for rank in ranks if statuses[rank] not in (0, SKIPPED)
-                            for line in (out[rank] + err[rank])[-25:]]
+                            for line in (out[rank] + err[rank])[-60:]]
 
 
 def run_all(cases, given, gpus, end):
