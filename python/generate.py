@@ -21,8 +21,10 @@ struct dl_tensor {
     void *data; int device_type; int device_id; int dims; struct dl_dtype dtype; int64_t *shape; int64_t *strides;
     uint64_t byte_offset;
 };
-struct dl_managed { struct dl_tensor tensor; ...; };
+struct dl_managed { struct dl_tensor tensor; void (*deleter)(struct dl_managed *); ...; };
 struct dl_managed_versioned { uint64_t flags; struct dl_tensor tensor; ...; };
+static void tutti_python_capsule_end(void *capsule);
+extern "Python" void tutti_python_released(struct dl_managed *managed);
 struct tutti_python_progress { void *interrupt; long thread; int64_t due_ns; };
 int tutti_python_progress(void *progress);
 static char *const TUTTI_PYTHON_DIGEST;

@@ -34,6 +34,16 @@ struct dl_managed_versioned {
     struct dl_tensor tensor;
 };
 
+/* The destructor of a capsule "dltensor". A consumer of the capsule has renamed it, and calls the
+ * deleter itself. */
+static void tutti_python_capsule_end(void *capsule)
+{
+    if (!PyCapsule_IsValid(capsule, "dltensor"))
+        return;
+    struct dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
+    managed->deleter(managed);
+}
+
 /* Runs Python's pending signal handlers with the GIL; returns 1 if one of them raised an exception.
  */
 static int tutti_python_signals(void *interrupt);

@@ -740,11 +740,11 @@ TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher)
  *                     "neon"; the processor's best, or the one that TUTTI_ISA names if it has that
  *   "symm.backend"    what TUTTI_SYMM_BACKEND names, "cpu" or "cuda"; "cpu" if it is unset. A query
  *                     only: tutti_symm_alloc() takes the device
- *   "cuda.multicast"  "yes" if the current CUDA device supports NVLink multicast objects, else "no"
- *   "calls"           the number of calls of collectives in this process, those of
- *                     process groups and refused calls included
- * [out] text  32 bytes are enough for any key
- * Returns INVALID (an unknown key, a text that is too short, a wrong environment variable).
+ *   "cuda.device"     the ordinal of the current CUDA device; -1 if there is none that Tutti can
+ * use "cuda.multicast"  "yes" if the current CUDA device supports NVLink multicast objects, else
+ * "no" "calls"           the number of calls of collectives in this process, those of process
+ * groups and refused calls included [out] text  32 bytes are enough for any key Returns INVALID (an
+ * unknown key, a text that is too short, a wrong environment variable).
  */
 TUTTI_API enum tutti_status tutti_info(const char *key, char *text, size_t size);
 /*

@@ -8,7 +8,7 @@ from typing import Any, Tuple
 
 import numpy as np
 
-from tutti._dtypes import BY_NUMPY, DTYPES, dtype_value, numpy_dtype
+from tutti._dtypes import BY_NUMPY, DTYPES, SIZES, dtype_value, numpy_dtype
 from tutti._errors import InvalidError
 from tutti._tutti import ffi, lib
 
@@ -97,14 +97,15 @@ def stream_value(stream: Any) -> int:
     raise InvalidError(f"{type(stream).__name__} is no CUDA stream")
 
 
-# By the code and the bits of a DLDataType.
-_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 10: "float8_e4m3", 12: "float8_e5m2"}
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6, "float8_e4m3": 10, "float8_e5m2": 12}
+# The code and the bits of a DLDataType, by value of enum tutti_dtype.
+_DLPACK = {value: (_CODES[name if "_" in name else name.rstrip("0123456789")], 8 * SIZES[value])
+           for name, value in DTYPES.items()}
+_BY_DLPACK = {found: value for value, found in _DLPACK.items()}
 
 
 def _dlpack_dtype(dtype: Any) -> int:
-    kind = _KINDS.get(dtype.code, "")
-    name = "bool" if dtype.code == 6 else kind if "_" in kind else f"{kind}{dtype.bits}"
-    value = DTYPES.get(name)
+    value = _BY_DLPACK.get((dtype.code, dtype.bits))
     if value is None or dtype.lanes != 1:
         raise InvalidError(f"DLPack's dtype {dtype.code} of {dtype.bits} bits x {dtype.lanes} is none of the library's")
     return value
@@ -138,13 +139,46 @@ def _address(tensor: Any) -> Any:
 
 
 class DeviceMemory:
-    """CUDA device memory in a form that CuPy, PyTorch (torch.as_tensor) and Numba take. bfloat16 and float8 appear as
-    unsigned integers of their size."""
+    """CUDA device memory, as DLPack (torch.from_dlpack, cupy.from_dlpack) and as __cuda_array_interface__, in which
+    bfloat16 and float8 appear as unsigned integers of their size.
 
-    def __init__(self, address: int, shape: tuple[int, ...], dtype: int, owner: Any) -> None:
-        self.shape, self._owner = shape, owner
+    A peer's memory needs DLPack: with __cuda_array_interface__, PyTorch and CuPy ask the driver for the device of the
+    address. The driver names the peer's device, but the address is mapped on this rank's device alone.
+    """
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: int, device: int, owner: Any) -> None:
+        self.shape, self._dtype, self._device, self._owner = shape, dtype, device, owner
         self.__cuda_array_interface__ = {
             "version": 3, "shape": shape, "typestr": numpy_dtype(dtype, extended=False).str, "data": (address, False)}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self._device
+
+    def __dlpack__(self, *, stream: Any = None, **_options: Any) -> Any:
+        """A capsule of the memory as it is: the caller orders the streams that use it."""
+        import ctypes
+
+        managed, sizes = ffi.new("struct dl_managed *"), ffi.new("int64_t[]", self.shape)
+        tensor = managed.tensor
+        tensor.data = ffi.cast("void *", self.__cuda_array_interface__["data"][0])
+        tensor.device_type, tensor.device_id = self.__dlpack_device__()
+        tensor.dims, tensor.shape = len(self.shape), sizes
+        (tensor.dtype.code, tensor.dtype.bits), tensor.dtype.lanes = _DLPACK[self._dtype], 1
+        managed.deleter = lib.tutti_python_released
+        _lent[managed] = sizes, self._owner
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(int(ffi.cast("intptr_t", managed)), _DLTENSOR, int(ffi.cast("intptr_t", _CAPSULE_END)))
+
+
+_DLTENSOR = b"dltensor"  # a capsule keeps this address
+_CAPSULE_END = ffi.addressof(lib, "tutti_python_capsule_end")
+_lent: dict[Any, Any] = {}  # what the capsules of device memory keep
+
+
+@ffi.def_extern(name="tutti_python_released")  # type: ignore[untyped-decorator]
+def _release(managed: Any) -> None:
+    del _lent[managed]
 
 
 def host_array(address: Any, shape: tuple[int, ...], dtype: int, owner: Any) -> np.ndarray[Any, Any]:

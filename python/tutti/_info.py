@@ -14,7 +14,7 @@ _log: Callable[[str, str], object] | None = None
 
 
 def info(key: str) -> str:
-    """The value of a key: enabled, isa, symm.backend, cuda.multicast, calls; tutti_info() describes them."""
+    """The value of a key: enabled, isa, symm.backend, cuda.device, cuda.multicast, calls; tutti_info() describes them."""
     value = ffi.new("char[64]")
     check(lib.tutti_info(key.encode(), value, 64))
     return text(value)

@@ -14,6 +14,7 @@ from tutti._comm import DEVICES
 from tutti._dtypes import SIZES, named_dtype
 from tutti._errors import InvalidError, check, milliseconds
 from tutti._handle import Handle
+from tutti._info import info
 from tutti._store import Store
 from tutti._tutti import ffi, lib
 
@@ -59,7 +60,7 @@ class SymmetricGroup(Handle):
 
 class SymmetricMemory:
     """An array on each rank of a group. `array` is this rank's: a numpy array, or an object with
-    __cuda_array_interface__. It keeps the memory, until free() or the group's close()."""
+    __dlpack__ and __cuda_array_interface__. It keeps the memory, until free() or the group's close()."""
 
     def __init__(self, group: SymmetricGroup, shape: tuple[int, ...], dtype: int, device: str) -> None:
         self._address = ffi.NULL
@@ -68,6 +69,7 @@ class SymmetricMemory:
             raise InvalidError(f"no device {device!r}: cpu or cuda")
         check(lib.tutti_symm_alloc(group.handle, DEVICES[device], SIZES[dtype] * math.prod(shape), buffer))
         self._address, self.group, self.shape, self._dtype, self._device = buffer[0], group, shape, dtype, device
+        self._device_index = int(info("cuda.device")) if device == "cuda" else -1
         group._memory.add(self)
 
     @property
@@ -80,7 +82,7 @@ class SymmetricMemory:
     def _view(self, address: Any, shape: tuple[int, ...], dtype: int) -> Any:
         if self._device == "cpu":
             return host_array(address, shape, dtype, self)
-        return DeviceMemory(int(ffi.cast("intptr_t", address)), shape, dtype, self)
+        return DeviceMemory(int(ffi.cast("intptr_t", address)), shape, dtype, self._device_index, self)
 
     @property
     def array(self) -> Any:

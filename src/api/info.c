@@ -41,6 +41,13 @@ static enum tutti_status multicast_value(char *text, size_t size)
     return yes_or_no(cuda_device_current(&current) == TUTTI_OK && current.multicast, text, size);
 }
 
+static enum tutti_status device_value(char *text, size_t size)
+{
+    struct cuda_device current;
+    snprintf(text, size, "%d", cuda_device_current(&current) == TUTTI_OK ? current.ordinal : -1);
+    return TUTTI_OK;
+}
+
 static enum tutti_status backend_value(char *text, size_t size)
 {
     const char *named = getenv("TUTTI_SYMM_BACKEND");
@@ -60,6 +67,7 @@ enum tutti_status tutti_info(const char *key, char *text, size_t size)
         const char *key;
         enum tutti_status (*value)(char *text, size_t size);
     } rows[] = {{"calls", calls_value},
+                {"cuda.device", device_value},
                 {"cuda.multicast", multicast_value},
                 {"enabled", enabled_value},
                 {"isa", isa_value},
@@ -81,8 +89,8 @@ enum tutti_status tutti_info(const char *key, char *text, size_t size)
     }
     return error_set(
         TUTTI_ERR_INVALID,
-        "tutti_info: key \"%s\" is not known: expected calls, cuda.multicast, enabled, "
-        "isa or symm.backend",
+        "tutti_info: key \"%s\" is not known: expected calls, cuda.device, cuda.multicast, "
+        "enabled, isa or symm.backend",
         key);
 }
 

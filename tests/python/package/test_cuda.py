@@ -1,13 +1,51 @@
 # SPDX-License-Identifier: MIT
-"""Ranks on two GPUs: PyTorch's CUDA tensors by DLPack, streams, symmetric memory."""
+"""Ranks on two GPUs: PyTorch's CUDA tensors by DLPack, streams, symmetric memory. And on GPUs of the stand-in for libcuda,
+whose memory the host can read."""
+
+import os
 
 import pytest
 
 from ranks import start_processes
 
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available() or torch.cuda.device_count() < 2:
-    pytest.skip("needs two GPUs and a PyTorch with CUDA", allow_module_level=True)
+STANDIN = """
+import ctypes, gc
+from tutti import _buffers, _ffi as ffi
+cuda, context, device = ctypes.CDLL(os.environ["TUTTI_CUDA_LIBRARY"]), ctypes.c_void_p(), rank + 3
+assert tutti.info("cuda.device") == "-1"
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == cuda.cuCtxSetCurrent(context) == 0
+assert tutti.info("cuda.device") == str(device)
+comm = tutti.Communicator.from_store(store, rank, count, device="cuda")
+with tutti.SymmetricGroup("symm", rank, count, store) as group:
+    for dtype in "float32", "bfloat16", "float8_e4m3", "uint8", "bool", "complex64":
+        memory = group.alloc((2, 8), dtype, "cuda").rendezvous()
+        own, peer = memory.array, memory.peer(1 - rank, (8,), offset=8)
+        assert peer.__dlpack_device__() == (2, device)
+        address, value, number, kept = _buffers.operand(peer, True)
+        assert (tutti._lib.tutti_dtype_name(value), number) == (tutti._lib.tutti_dtype_name(memory._dtype), 8)
+        assert int(ffi.cast("intptr_t", address)) == peer.__cuda_array_interface__["data"][0]
+        assert len(_buffers._lent) == 1
+        del address, kept
+        assert not _buffers._lent  # nobody took the capsule
+    memory = group.alloc(8, "int32", "cuda").rendezvous()
+    capsule = memory.peer(rank).__dlpack__(stream=1, max_version=(1, 0))
+    # As a consumer does.
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    managed, name = ffi.cast("struct dl_managed *", get(capsule, b"dltensor")), ctypes.c_char_p(b"used_dltensor")
+    ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), name)
+    del capsule
+    assert len(_buffers._lent) == 1 and managed.tensor.shape[0] == 8 and managed.tensor.device_id == device
+    values = ffi.cast("int *", managed.tensor.data)
+    values[0:8] = [rank + 1] * 8
+    comm.all_reduce(memory.array)
+    comm.finalize(30)
+    assert list(values[0:8]) == [3] * 8
+    managed.deleter(managed)
+    assert not _buffers._lent
+comm.close()
+print("done")
+"""
 
 PROGRAM = """
 import torch
@@ -27,7 +65,8 @@ except tutti.InvalidError: pass
 else: raise SystemExit("memory of the host was taken")
 with tutti.SymmetricGroup("symm", rank, count, store) as group:
     memory = group.alloc((4, 8), "float32", "cuda").rendezvous()
-    own, peer = (torch.as_tensor(memory.peer(r), device="cuda") for r in (rank, 1 - rank))
+    own, peer = (torch.from_dlpack(memory.peer(r)) for r in (rank, 1 - rank))
+    assert own.device == peer.device == torch.device("cuda", rank)
     peer.fill_(rank + 1)
     memory.barrier(stream=torch.cuda.current_stream())
     assert own.shape == (4, 8) and (own == 2 - rank).all(), own
@@ -38,6 +77,21 @@ print("done")
 """
 
 
+def run(program, **options):
+    said = [process.communicate(timeout=200) for process in start_processes(2, program, **options)]
+    if [out for out, _ in said] != ["done\n"] * 2:
+        pytest.fail("\n".join(f"rank {rank}: {out}{err}" for rank, (out, err) in enumerate(said)))
+
+
 def test_two_gpus():
-    said = [process.communicate(timeout=200) for process in start_processes(2, PROGRAM)]
-    assert [out for out, _ in said] == ["done\n"] * 2, said
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs and a PyTorch with CUDA")
+    run(PROGRAM)
+
+
+def test_standin():
+    standin = os.environ.get("TUTTI_TEST_STANDIN")
+    if not standin:
+        pytest.skip("TUTTI_TEST_STANDIN does not name the stand-in for libcuda")
+    run(STANDIN, env={**os.environ, "TUTTI_CUDA_LIBRARY": standin})

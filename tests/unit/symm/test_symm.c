@@ -606,12 +606,14 @@ static void info_has_keys(void **state)
     (void)state;
     assert_int_equal(tutti_info("cuda.multicast", text, 3), TUTTI_OK);
     assert_string_equal(text, "no");
+    assert_int_equal(tutti_info("cuda.device", text, 3), TUTTI_OK);
+    assert_string_equal(text, "-1");
     assert_int_equal(tutti_info("symm.backend", text, 3), TUTTI_ERR_INVALID);
     assert_non_null(strstr(tutti_last_error(), "text has 3 bytes, it needs 4"));
     assert_int_equal(tutti_info("symm.backend", NULL, 0), TUTTI_ERR_INVALID);
     assert_int_equal(tutti_info("symm.backend", NULL, 3), TUTTI_ERR_INVALID);
     assert_int_equal(tutti_info("symm", text, sizeof text), TUTTI_ERR_INVALID);
-    assert_non_null(strstr(tutti_last_error(), "expected calls, cuda.multicast"));
+    assert_non_null(strstr(tutti_last_error(), "expected calls, cuda.device"));
     assert_int_equal(tutti_info(NULL, text, sizeof text), TUTTI_ERR_INVALID);
 }
 
