@@ -6,8 +6,8 @@ usage: python -m tutti.bench_torch [-n RANKS] [--device cpu|cuda] [--rounds N] [
 all_reduce: dist.all_reduce() of a float32 CPU tensor, by Gloo, by tutti, by the C call through cffi, and by a group in
 Python that does nothing. step: one step of DistributedDataParallel with 4 MB of gradients. Medians in microseconds.
 
-With --device cuda: dist.all_reduce() of a bfloat16 tensor, by NCCL and by tutti, a GPU for each rank. eager: calls one
-after the other. captured: calls in one graph. The median of the rounds' means.
+With --device cuda: dist.all_reduce() of a bfloat16 tensor, by NCCL, by tutti, and by the C call, a GPU for each rank. eager:
+calls one after the other. captured: calls in one graph. The median of the rounds' means.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Callable
 
 SIZES = [4, 1 << 10, 64 << 10, 1 << 20, 16 << 20]
@@ -61,9 +62,13 @@ def _bench_cuda(rank: int, size: int, port: int, rounds: int, json_path: str | N
     import torch
     import torch.distributed as dist
 
+    from tutti._tutti import ffi, lib
+
     torch.cuda.set_device(rank)
     dist.init_process_group("tutti", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
-    groups = {"nccl": dist.new_group(backend="nccl"), "tutti": dist.group.WORLD}
+    groups: dict[str, Any] = {"nccl": dist.new_group(backend="nccl"), "tutti": dist.group.WORLD}
+    for group in groups.values():
+        dist.all_reduce(torch.zeros(1, device="cuda"), group=group)  # makes the communicators
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def mean_us(run: Callable[[], object], calls: int) -> float:
@@ -80,31 +85,41 @@ def _bench_cuda(rank: int, size: int, port: int, rounds: int, json_path: str | N
         tensor = torch.zeros(bytes_ // 2, dtype=torch.bfloat16, device="cuda")
         calls = max(10, min(100, (64 << 20) // bytes_))
 
-        def several(group: Any, tensor: Any = tensor, calls: int = calls) -> None:
+        at, comm = ffi.cast("void *", tensor.data_ptr()), groups["tutti"]._cuda_comm.handle
+        stream = ffi.cast("tutti_stream_t", torch.cuda.current_stream().cuda_stream)
+
+        def by_torch(group: Any, tensor: Any = tensor, calls: int = calls) -> None:
             for _ in range(calls):
                 dist.all_reduce(tensor, group=group)
 
+        def by_c(at: Any = at, calls: int = calls) -> None:
+            for _ in range(calls):
+                lib.tutti_all_reduce(at, at, bytes_ // 2, lib.TUTTI_BFLOAT16, lib.TUTTI_SUM, comm, stream)
+
+        ways: dict[str, Callable[[], None]] = {}
         graphs = {}
         for name, group in groups.items():
-            several(group)
+            ways[name] = partial(by_torch, group)
             graphs[name] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graphs[name], capture_error_mode="thread_local"):
-                several(group)
+                by_torch(group)
             graphs[name].replay()
-        found: dict[str, list[float]] = {f"{how} {name}": [] for how in ("eager", "captured") for name in groups}
+        ways["c_call"] = by_c
+        found: dict[tuple[str, str], list[float]] = {}
         for _ in range(rounds):
-            for name, group in groups.items():
-                found[f"eager {name}"].append(mean_us(lambda: several(group), calls))
+            for name, way in ways.items():
+                found.setdefault(("eager", name), []).append(mean_us(way, calls))
             for name, graph in graphs.items():
-                found[f"captured {name}"].append(mean_us(graph.replay, calls))
+                found.setdefault(("captured", name), []).append(mean_us(graph.replay, calls))
         for how in "eager", "captured":
-            nccl, tutti = (statistics.median(found[f"{how} {name}"]) for name in groups)
-            rows.append({"what": how, "bytes": bytes_, "nccl": round(nccl, 2), "tutti": round(tutti, 2)})
+            rows.append({"what": how, "bytes": bytes_, **{name: round(statistics.median(times), 2)
+                                                          for (which, name), times in found.items() if which == how}})
         del graphs
     if rank == 0:
-        _show("", "bytes", "nccl", "tutti", "tutti/nccl")
+        _show("", "bytes", "nccl", "tutti", "tutti/nccl", "C call")
         for row in sorted(rows, key=lambda row: str(row["what"]), reverse=True):
-            _show(row["what"], f"{row['bytes']} B", row["nccl"], row["tutti"], row["tutti"] / row["nccl"])  # type: ignore[operator]
+            _show(row["what"], f"{row['bytes']} B", row["nccl"], row["tutti"], row["tutti"] / row["nccl"],  # type: ignore[operator]
+                  row.get("c_call", ""))
         if json_path:
             _write(json_path, size, rows)
     dist.destroy_process_group()
