@@ -10,7 +10,8 @@ extern "C" {
 #endif
 
 enum tutti_call_flags {
-    /* Copy, also where the operands are symmetric memory. The flag of any rank applies to all. */
+    /* Copy, also where the operands are symmetric memory. The flag of any rank applies to all; with
+     * a root and in messages, to the data that go from this rank or to it. */
     TUTTI_CALL_NO_ZERO_COPY = 1,
 };
 

@@ -170,37 +170,45 @@ static bool operand_find(const struct tutti_comm *comm, const void *operand, siz
            view->world_size == comm->world_size;
 }
 
-/* Finds the places where the peers can reach the operands. If an operand has a block for each rank,
- * the peers only read `send`. They must not do so in an all-to-all in place: each rank would write
- * over blocks that its peers still need. */
+/* Finds the places where the peers can reach the operands. In a collective of all ranks, if an
+ * operand has a block for each rank, the peers only read `send`. They must not do so in an
+ * all-to-all in place: each rank would write over blocks that its peers still need. With a root,
+ * and in a message, the ranks use what they can reach (pair.c). */
 static void operands_find(const struct tutti_comm *comm, const struct coll *coll,
                           struct request *request)
 {
-    struct symm_view send, recv = {.id = LAYOUT_PRIVATE};
-    const bool needs_recv = !coll->send_all && !coll->recv_all;
-    const size_t send_bytes = request->bytes * coll_send_blocks(coll, comm->world_size);
-    request->operands = (struct layout_operands){.send_id = LAYOUT_PRIVATE};
+    struct symm_view view;
+    const bool sends = coll_has(coll->send, comm->rank, request->peer);
+    const bool shows_recv = coll->peer ? coll_has(coll->recv, comm->rank, request->peer)
+                                       : !coll->send_all && !coll->recv_all;
+    struct layout_operands *operands = &request->operands;
+    *operands = (struct layout_operands){.send_id = LAYOUT_PRIVATE, .recv_id = LAYOUT_PRIVATE};
     request->send_buffers = request->recv_buffers = NULL;
     if (request->flags & TUTTI_CALL_NO_ZERO_COPY ||
         (coll->send_all && coll->recv_all && request->send == request->recv))
         return;
     if (rank_set_empty(cpu_group_ranks(comm->host)->remote)) {
-        request->operands = (struct layout_operands){.send_id = LAYOUT_THIS_PROCESS,
-                                                     .send = (uintptr_t)request->send,
-                                                     .recv_id = LAYOUT_THIS_PROCESS,
-                                                     .recv = (uintptr_t)request->recv};
+        *operands = (struct layout_operands){.send_id = LAYOUT_THIS_PROCESS,
+                                             .send = (uintptr_t)request->send,
+                                             .recv_id = LAYOUT_THIS_PROCESS,
+                                             .recv = (uintptr_t)request->recv};
         return;
     }
-    if (!operand_find(comm, request->send, send_bytes, &send) ||
-        (needs_recv && !operand_find(comm, request->recv, request->bytes, &recv)))
-        return;
-    request->operands = (struct layout_operands){.send_id = send.id, .send = send.offset};
-    request->send_buffers = send.buffers;
-    if (needs_recv) {
-        request->operands.recv_id = recv.id;
-        request->operands.recv = recv.offset;
-        request->recv_buffers = recv.buffers;
+    if (sends && operand_find(comm, request->send,
+                              request->bytes * coll_send_blocks(coll, comm->world_size), &view)) {
+        operands->send_id = view.id;
+        operands->send = view.offset;
+        request->send_buffers = view.buffers;
     }
+    if (shows_recv &&
+        operand_find(comm, request->recv, request->bytes * coll_recv_blocks(coll, comm->world_size),
+                     &view)) {
+        operands->recv_id = view.id;
+        operands->recv = view.offset;
+        request->recv_buffers = view.buffers;
+    }
+    if (!coll->peer && shows_recv && operands->recv_id == LAYOUT_PRIVATE)
+        operands->send_id = LAYOUT_PRIVATE;
 }
 
 /* Checks a call, chooses and makes the request. `rank`: the caller; -1: it may also name itself as

@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 8,
+    LAYOUT_VERSION = 9,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,
@@ -48,6 +48,8 @@ enum {
 
 /* `order` of a process group's message is this bit and the kind of the message. */
 #define LAYOUT_GROUP_ORDER (UINT64_C(1) << 63)
+/* Added to `order` if the message is an offer. */
+#define LAYOUT_OFFER_ORDER (UINT64_C(1) << 62)
 
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
 
@@ -86,15 +88,26 @@ struct layout_message {
     struct layout_header header;
     uint64_t order; /* number of the collective; 0 in a send; see LAYOUT_GROUP_ORDER */
     uint64_t id;    /* of a process group's message: the group's own */
-    unsigned char payload[LAYOUT_MESSAGE_BYTES];
+    union {
+        unsigned char payload[LAYOUT_MESSAGE_BYTES];
+        struct layout_operands operands; /* of an offer: send_id and send, the place of the block */
+    } u;
 };
 
-/* Written by the reader: the numbers of the messages of one sender that it has read. */
+/* What a rank has told one peer: as the reader of its messages, and as the sender of an offer. */
 struct layout_read {
-    uint32_t pair[LAYOUT_WINDOW]; /* release X2 */
+    uint32_t pair[LAYOUT_WINDOW]; /* the messages that it has read: release X2 */
     uint32_t all[LAYOUT_WINDOW];  /* release X2 */
-    unsigned char pad[LAYOUT_LINE - 8 * LAYOUT_WINDOW];
+    /* The answer to the peer's last offer: how many bytes from the block's end the peer writes, and
+     * where to, in the allocation that the offer names. */
+    uint64_t share_bytes; /* or LAYOUT_REFUSED */
+    uint64_t place;
+    uint32_t answered; /* the number of the offer: release X4 */
+    uint32_t written;  /* the number of the offer to the peer whose share is written: release X5 */
+    unsigned char pad[LAYOUT_LINE - 8 * LAYOUT_WINDOW - 24];
 };
+
+#define LAYOUT_REFUSED UINT64_MAX
 
 /* Begins the area of the lane PAIR. Behind it lie the messages, LAYOUT_WINDOW lines for each rank;
  * the lines for the rank itself hold the messages to all. Behind these lie the places for longer

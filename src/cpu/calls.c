@@ -19,11 +19,11 @@ static bool is_message(const struct cpu_call *call)
     return coll_rows[call->request.collective].peer == COLL_PARTNER;
 }
 
-/* Whether the call sends messages from one rank to one other rank. */
+/* Whether the call sends messages. A broadcast that a rank refuses to read where it lies uses the
+ * ways of sends, too. */
 static bool sends_messages(const struct cpu_call *call)
 {
     return call->request.choice.run == &cpu_pair &&
-           call->request.collective != TUTTI_COLLECTIVE_BROADCAST &&
            call->request.collective != TUTTI_COLLECTIVE_RECV;
 }
 

@@ -15,6 +15,7 @@ struct cpu_table {
     int world_size;
     size_t one_shot_bytes;           /* up to here one-shot is measured to be faster */
     size_t copied_bytes;             /* up to here one-shot is faster than zero-copy */
+    size_t offered_bytes;            /* from here on a block is offered where it lies: pair.c */
     const struct algorithm *one_hop; /* of an operation that is longer than a small message */
     bool pushes; /* two-shot: the owner of a chunk writes the result to all ranks, if the arena has
                     room */

@@ -48,7 +48,7 @@ struct operation {
     size_t count;              /* the most that a block has */
     size_t offset;
     int root;
-    bool copies;   /* rather than zero-copy */
+    bool copies;   /* rather than zero-copy, on all ranks or on every other one */
     uint64_t bits; /* for whatever else differs */
 };
 
@@ -145,8 +145,9 @@ static bool operation_run(const struct context *context, const struct operation 
     size_t index, counts[TUTTI_MAX_RANKS];
     const struct pool_call call = {o->collective, rank,      o->root, o->dtype,
                                    o->op,         o->offset, counts};
+    const bool copies = o->copies && (o->bits >> 22 & 1 || rank % 2);
     struct tutti_call_options options = {.struct_size = sizeof options,
-                                         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
+                                         .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
     counts_make(o, size, counts);
     const size_t sent = pool_send_count(context->pool, &call);
     const size_t received = pool_recv_count(context->pool, &call);
@@ -185,6 +186,7 @@ static void messages_set(const tutti_comm_t *comm)
     const uint64_t messages = LAYOUT_WINDOW * ((UINT64_C(1) << 32) - 4);
     for (int r = 0; r < comm->world_size; r++) {
         group->op.sent[r] = group->op.received[r] = group->op.heard[r] = messages;
+        group->op.offers[r] = group->op.answers[r] = UINT32_MAX - 4;
         for (uint64_t m = messages; m < messages + LAYOUT_WINDOW; m++) {
             *message_read(group, comm->rank, r, false, m) = message_number(m) - 1;
             *message_read(group, comm->rank, r, true, m) = message_number(m) - 1;

@@ -55,6 +55,9 @@ static const struct faults_point cpu_points[] = {
     {"pair.received", CALL_COLLECT, 1, PART_MISSING},
     {"pair.sent", CALL_DEAL, 1, PART_MISSING},
     {"pair.reduced", CALL_REDUCE, 1, PART_MISSING},
+    {"pair.offered", CALL_OFFER, 1, PART_UNSURE}, /* the others can read the block */
+    {"pair.answered", CALL_TAKE, 1, PART_MISSING},
+    {"pair.received", CALL_TAKE, 1, PART_MISSING},
     {"pair.entered", CALL_COLLECT_V, 1, PART_MISSING},
     {"pair.received", CALL_COLLECT_V, 1, PART_MISSING},
     {"pair.entered", CALL_DEAL_V, 1, PART_MISSING},
@@ -165,7 +168,8 @@ int faults_begin(struct faults_rank *self, struct ranks *ranks, int rank, tutti_
 {
     *self = (struct faults_rank){
         .ranks = ranks, .scenario = ranks->context, .rank = rank, .store = store};
-    if (ranks->processes && self->scenario->point->call == CALL_DIRECT) {
+    const enum faults_call call = self->scenario->point->call;
+    if (ranks->processes && (call == CALL_DIRECT || call == CALL_OFFER || call == CALL_TAKE)) {
         RANKS_CHECK(tutti_symm_group("faults", rank, ranks->size, store, &self->group) == TUTTI_OK);
         RANKS_CHECK(tutti_symm_alloc(self->group, TUTTI_DEVICE_CPU, MEMORY_BYTES, &self->memory) ==
                     TUTTI_OK);
@@ -269,7 +273,10 @@ static enum tutti_status blocks(struct faults_rank *self, enum tutti_collective 
 static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective which,
                                int64_t timeout_ms)
 {
+    const enum faults_call call = self->scenario->point->call;
+    const bool copies = call != CALL_OFFER && call != CALL_TAKE;
     const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
                                                .timeout_ms = timeout_ms};
     const bool to_all =
         which == TUTTI_COLLECTIVE_BROADCAST || which == TUTTI_COLLECTIVE_ALL_GATHER_V;
@@ -295,8 +302,8 @@ static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective w
 /* Messages are longer than may be unread. */
 static enum tutti_status call_set(struct faults_rank *self, int64_t timeout_ms)
 {
-    const struct tutti_call_options options = {.struct_size = sizeof options,
-                                               .timeout_ms = timeout_ms};
+    const struct tutti_call_options options = {
+        .struct_size = sizeof options, .flags = TUTTI_CALL_NO_ZERO_COPY, .timeout_ms = timeout_ms};
     unsigned char *send = self->memory, *recv = send + MEMORY_BYTES / 2;
     const size_t count = self->comm->host->areas.message_bytes[0] * ROOTED_PIECES;
     enum tutti_status status = tutti_group_start();
@@ -332,6 +339,8 @@ static const enum tutti_collective collective_of[] = {
     [CALL_COLLECT] = TUTTI_COLLECTIVE_GATHER,
     [CALL_REDUCE] = TUTTI_COLLECTIVE_REDUCE,
     [CALL_DEAL] = TUTTI_COLLECTIVE_SCATTER,
+    [CALL_OFFER] = TUTTI_COLLECTIVE_BROADCAST,
+    [CALL_TAKE] = TUTTI_COLLECTIVE_GATHER,
     [CALL_COLLECT_V] = TUTTI_COLLECTIVE_GATHER_V,
     [CALL_DEAL_V] = TUTTI_COLLECTIVE_SCATTER_V,
     [CALL_GATHER_V] = TUTTI_COLLECTIVE_ALL_GATHER_V,
@@ -343,6 +352,7 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
 {
     const int size = self->ranks->size, victim = self->scenario->victim;
     const int pair[] = {victim, (victim + 1) % size};
+    const uint32_t copies = TUTTI_CALL_NO_ZERO_COPY;
     struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = timeout_ms};
     plan.operation++;
     hook("call.before");
@@ -354,11 +364,9 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     case CALL_MAIL:
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, 100, 0, timeout_ms);
     case CALL_ONE_SHOT:
-        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, ONE_SHOT_BYTES, TUTTI_CALL_NO_ZERO_COPY,
-                          timeout_ms);
+        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, ONE_SHOT_BYTES, copies, timeout_ms);
     case CALL_SWAP:
-        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, SWAP_BYTES, TUTTI_CALL_NO_ZERO_COPY,
-                          timeout_ms);
+        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, SWAP_BYTES, copies, timeout_ms);
     case CALL_TWO_SHOT:
         return two_shot(self, timeout_ms);
     case CALL_DIRECT:
@@ -383,6 +391,8 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     case CALL_GATHER_V:
     case CALL_SCATTER_V:
     case CALL_TO_ALL_V:
+    case CALL_OFFER:
+    case CALL_TAKE:
         return pairs(self, collective_of[self->scenario->point->call], timeout_ms);
     case CALL_SET:
         return call_set(self, timeout_ms);

@@ -23,13 +23,15 @@ enum faults_call {
     CALL_DIRECT, /* zero-copy: thread ranks, or processes on symmetric memory */
     CALL_RING,
     CALL_MESH,   /* of 8 ranks only */
-    CALL_GATHER, /* on CPU only, as the next twelve are */
+    CALL_GATHER, /* on CPU only, as the next fourteen are */
     CALL_SCATTER,
     CALL_TO_ALL,
-    CALL_BROADCAST, /* the victim is the root, as in the next five */
+    CALL_BROADCAST, /* the victim is the root, as in the next seven */
     CALL_COLLECT,
     CALL_DEAL, /* a scatter */
     CALL_REDUCE,
+    CALL_OFFER, /* a broadcast that is read where it lies */
+    CALL_TAKE,  /* such a gather */
     CALL_COLLECT_V,
     CALL_DEAL_V,
     CALL_GATHER_V,

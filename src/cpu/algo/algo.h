@@ -88,6 +88,17 @@ void announced_leave_failed(struct cpu_group *group, const struct request *reque
 /* direct.c. Call it once all ranks have announced the operation. Sets *done to true if every rank
  * can reach all operands; then this rank has done its part. Else it does nothing. */
 enum tutti_status direct_run(struct cpu_group *group, const struct request *request, bool *done);
+/* Begin and end the use of the peers' operands. Both fail if one of `peers` has failed, or any rank
+ * in this operation or an earlier one: the operands may then be gone, or written again. [the own
+ * rank]: also if any rank has failed in a later one. */
+enum tutti_status direct_touch_begin(struct cpu_group *group, struct rank_set peers);
+enum tutti_status direct_touch_end(struct cpu_group *group, struct rank_set peers);
+/* The address of a rank's operand, from what it has published. */
+static inline unsigned char *operand_at(void *const *buffers, int rank, uint64_t offset)
+{
+    unsigned char *base = buffers ? buffers[rank] : NULL;
+    return base ? base + offset : (unsigned char *)(uintptr_t)offset;
+}
 /* Called after a failed operation whose operands are addresses of this process. Returns when no
  * thread uses them. A thread that uses them does not wait, so this call ends. */
 void direct_leave_failed(struct cpu_group *group);

@@ -160,6 +160,7 @@ enum op_progress announced_step(void *group, struct request *request, void *op)
 
 void announced_leave_failed(struct cpu_group *group, const struct request *request)
 {
+    order_fence(); /* the fault is visible before the caller writes to its operands again */
     if (is_direct(request) && request->operands.send_id == LAYOUT_THIS_PROCESS)
         direct_leave_failed(group);
 }

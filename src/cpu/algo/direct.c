@@ -24,12 +24,6 @@
 
 enum { TEAM_BYTES = 32 * 1024 }; /* for fewer bytes, threads cost more than they save */
 
-static unsigned char *address(void *const *buffers, int rank, uint64_t offset)
-{
-    unsigned char *base = buffers ? buffers[rank] : NULL;
-    return base ? base + offset : (unsigned char *)(uintptr_t)offset;
-}
-
 /* This rank's work: `count` elements from element `first` of a chunk or of a block. */
 struct job {
     const struct cpu_group *group;
@@ -50,8 +44,8 @@ static bool operands_find(struct job *job)
         const struct layout_operands *operands = &small_message_of(group, r)->u.operands;
         if (operands->send_id != own->send_id || operands->recv_id != own->recv_id)
             return false;
-        job->send[r] = address(request->send_buffers, r, operands->send);
-        job->recv[r] = address(request->recv_buffers, r, operands->recv);
+        job->send[r] = operand_at(request->send_buffers, r, operands->send);
+        job->recv[r] = operand_at(request->recv_buffers, r, operands->recv);
     }
     return true;
 }
@@ -128,21 +122,30 @@ static void job_run(struct job *job)
         elements_run(job, job->first, job->count);
 }
 
-/* Fails if some rank has failed, because its operands may be gone. */
-static enum tutti_status touch_begin(struct cpu_group *group)
+static enum tutti_status peers_check(struct cpu_group *group, struct rank_set peers)
 {
     struct tutti_fault fault;
-    order_store_relaxed_u32(&group->own->touching, 1);
-    order_fence();
-    if (!cpu_group_check_peers(group, group->rank, false, &fault))
-        return TUTTI_OK;
-    order_store_release_u32(&group->own->touching, 0); /* T1 */
-    return cpu_group_fail(group, &fault);
+    for (int r = rank_set_next(peers, -1); r >= 0; r = rank_set_next(peers, r))
+        if (cpu_group_check_peers(group, r, false, &fault)) {
+            order_store_release_u32(&group->own->touching, 0); /* T1 pairs A6 */
+            return cpu_group_fail(group, &fault);
+        }
+    return TUTTI_OK;
 }
 
-static void touch_end(struct cpu_group *group)
+enum tutti_status direct_touch_begin(struct cpu_group *group, struct rank_set peers)
 {
+    order_store_relaxed_u32(&group->own->touching, 1);
+    order_fence();
+    return peers_check(group, peers);
+}
+
+enum tutti_status direct_touch_end(struct cpu_group *group, struct rank_set peers)
+{
+    order_fence(); /* the operands were read before the faults */
+    const enum tutti_status status = peers_check(group, peers);
     order_store_release_u32(&group->own->touching, 0); /* T1 pairs A6 */
+    return status;
 }
 
 void direct_leave_failed(struct cpu_group *group)
@@ -173,11 +176,11 @@ enum tutti_status direct_run(struct cpu_group *group, const struct request *requ
     if (!*done)
         return TUTTI_OK;
     POINT("direct.entered");
-    const enum tutti_status status = touch_begin(group);
+    enum tutti_status status = direct_touch_begin(group, rank_set_of(group->rank));
     if (status != TUTTI_OK)
         return status;
     job_run(&job);
-    touch_end(group);
+    status = direct_touch_end(group, rank_set_of(group->rank));
     POINT("direct.reduced");
-    return TUTTI_OK;
+    return status;
 }

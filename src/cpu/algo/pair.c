@@ -7,6 +7,11 @@
  * A broadcast and an all-gather use one way to all ranks, the others a way for each pair of ranks.
  * A rank that reduces waits for a piece of every rank, then reduces the pieces where they lie.
  *
+ * With a root, and in a message, a rank offers a long block that other ranks may reach. They read
+ * it where it lies, and the sender writes a share of it into their memory. The sender's call ends
+ * once all have read. A rank that cannot reach the block refuses; it then gets pieces. direct.c
+ * says what a rank that fails waits for.
+ *
  * A rank of a v-form sends and receives at the same time, but waits for one word at a time. It
  * waits for the block with the fewest bytes moved, so that ranks never wait in a circle:
  * docs/ordering.md.
@@ -22,20 +27,30 @@
  * copy at the same time, so their pieces are as long as the places. */
 enum { PIECE_LEAST_BYTES = 16 * 1024 };
 
+/* Both ends copy a part of an offered block from this size on. */
+enum { SHARE_LEAST_BYTES = 64 * 1024 };
+
 /* A block on its way. */
 struct pair_block {
     size_t at; /* in its operand */
     size_t bytes;
-    size_t done;        /* of the bytes */
-    uint64_t signature; /* of its messages */
+    size_t done;                /* of the bytes */
+    uint64_t signature;         /* of its messages */
+    uint64_t message;           /* the one that offered it */
+    const unsigned char *place; /* of an offered block that this rank has accepted; else NULL */
 };
 
 struct pair_op {
     struct cpu_op base;
     bool to_all;
     bool sends, receives;     /* the rank has that operand */
+    bool own_waits;           /* the rank has to copy its own block */
     size_t least, whole;      /* bytes of a piece, unless it is the last one */
     struct rank_set to, from; /* whose blocks have not all moved; a reduction's own one counts */
+    struct rank_set offered;  /* the ranks that have an offer and have not read the block */
+    struct rank_set answered; /* of these, the ranks whose share is written */
+    struct rank_set refused;
+    bool offers;                             /* the blocks that this rank sends, where they lie */
     struct pair_block sent[TUTTI_MAX_RANKS]; /* [the own rank]: to all */
     struct pair_block received[TUTTI_MAX_RANKS];
 };
@@ -71,6 +86,7 @@ static void blocks_find(const struct request *request, bool many, const struct c
     for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
         struct pair_block *block = &blocks[r];
         block->done = 0;
+        block->place = NULL;
         if (!varies) {
             block->at = many ? (size_t)r * request->bytes : 0;
             block->bytes = request->bytes;
@@ -97,10 +113,13 @@ static enum tutti_status pair_start(void *opaque, struct request *request, void 
     op_init(&op->base);
     op->to_all = !coll->send_all && !coll->reduces && coll->peer != COLL_PARTNER &&
                  coll->recv == COLL_OF_ALL;
+    op->offered = op->answered = op->refused = rank_set_none;
+    op->offers = request->choice.zero_copy && request->operands.send_id != LAYOUT_PRIVATE;
     op->whole = message_bytes(group, op->to_all);
     op->least = group->oversubscribed ? op->whole : PIECE_LEAST_BYTES;
     op->sends = coll_has(coll->send, group->rank, request->peer);
     op->receives = coll_has(coll->recv, group->rank, request->peer);
+    op->own_waits = op->sends && op->receives && !request->reduce;
     ways_find(group, request, op);
     struct rank_set to = op->to, from = op->from;
     if (op->sends && op->receives) {
@@ -147,12 +166,173 @@ static bool is_free(struct cpu_group *group, struct pair_op *op, int to)
     return true;
 }
 
+/* ---- blocks that are read where they lie ----------------------------------------------------- */
+
+/* After a refusal: from now on the ranks use the ways for each pair of ranks. */
+static void to_each(const struct cpu_group *group, struct pair_op *op)
+{
+    op->to_all = false;
+    op->whole = message_bytes(group, false);
+}
+
+/* Offers the block for a rank, or for all. The place of the message must be free. */
+static void block_offer(struct cpu_group *group, const struct request *request, struct pair_op *op,
+                        int to)
+{
+    struct layout_message *message = message_next(group, to);
+    struct pair_block *block = &op->sent[to];
+    message->u.operands = request->operands;
+    message->u.operands.send += block->at;
+    message->order = message_order(group, request) | LAYOUT_OFFER_ORDER;
+    block->message = group->op.sent[to];
+    message_post(group, to, block->signature, request->parameter);
+    POINT("pair.offered");
+    rank_set_remove(&op->to, to);
+    for (int r = 0; r < group->size; r++)
+        if (r != group->rank && (r == to || op->to_all)) {
+            rank_set_add(&op->offered, r);
+            group->op.offers[r]++;
+        }
+}
+
+/* Writes this rank's share of an offered block, which the reader has asked for. */
+static enum tutti_status share_write(struct cpu_group *group, const struct request *request,
+                                     const struct pair_block *block, int to)
+{
+    const struct layout_read *answer = reads_of(group, to, group->rank);
+    const size_t share = answer->share_bytes;
+    enum tutti_status status = direct_touch_begin(group, rank_set_of(to));
+    if (status == TUTTI_OK) {
+        copy_near(group, operand_at(request->send_buffers, to, answer->place),
+                  (const unsigned char *)request->send + block->at + block->bytes - share, share);
+        status = direct_touch_end(group, rank_set_of(to));
+    }
+    if (status != TUTTI_OK)
+        return status;
+    order_store_release_u32(&reads_of(group, group->rank, to)->written, /* X5 pairs A1 */
+                            group->op.offers[to]);
+    bell_ring_if_heard(group);
+    return TUTTI_OK;
+}
+
+/* Whether a reader has answered and ended. */
+static bool offer_ended(struct cpu_group *group, const struct request *request, struct pair_op *op,
+                        int to)
+{
+    struct pair_block *block = &op->sent[op->to_all ? group->rank : to];
+    const struct layout_read *answer = reads_of(group, to, group->rank);
+    if (!rank_set_has(op->answered, to)) {
+        if (!word_arrived(&op->base, to, &answer->answered, group->op.offers[to])) /* A1: X4 */
+            return false;
+        rank_set_add(&op->answered, to);
+        if (answer->share_bytes == LAYOUT_REFUSED)
+            rank_set_add(&op->refused, to);
+        else if (answer->share_bytes && op->base.status == TUTTI_OK)
+            op->base.status = share_write(group, request, block, to);
+    }
+    return op->base.status == TUTTI_OK &&
+           word_arrived(&op->base, to,
+                        message_read(group, to, group->rank, op->to_all, block->message),
+                        message_number(block->message));
+}
+
+/* Goes on with the offers. At their end the block is sent in pieces to the ranks that have refused,
+ * to each one by itself. */
+static void offers_end(struct cpu_group *group, const struct request *request, struct pair_op *op)
+{
+    const struct pair_block *block = &op->sent[group->rank];
+    for (int r = rank_set_next(op->offered, -1); r >= 0; r = rank_set_next(op->offered, r))
+        if (offer_ended(group, request, op, r))
+            rank_set_remove(&op->offered, r);
+    if (!rank_set_empty(op->offered) || rank_set_empty(op->refused))
+        return;
+    for (int r = rank_set_next(op->refused, -1); r >= 0; r = rank_set_next(op->refused, r)) {
+        rank_set_add(&op->to, r);
+        if (op->to_all)
+            op->sent[r] = *block;
+    }
+    op->refused = rank_set_none;
+    op->offers = false;
+    to_each(group, op);
+}
+
+/* The bytes of an offered block that its sender writes. The root of a collective has a part in the
+ * blocks of all other ranks. */
+static size_t share_of(const struct cpu_group *group, const struct request *request,
+                       const struct layout_operands *offer, size_t bytes)
+{
+    const bool partner = coll_rows[request->collective].peer == COLL_PARTNER;
+    const size_t ranks = partner ? 2 : (size_t)group->size;
+    const size_t part = bytes / ranks / LAYOUT_LINE * LAYOUT_LINE;
+    if (group->oversubscribed || request->reduce || bytes < SHARE_LEAST_BYTES ||
+        request->operands.recv_id != offer->send_id)
+        return 0;
+    return !partner && request->peer == group->rank ? bytes - part : part;
+}
+
+/* Answers an offer. Accepts it, and sets block->place, if this rank has an operand of its own in
+ * the same allocation. Its caller keeps that allocation, and so the peers' mappings. */
+static void offer_answer(struct cpu_group *group, const struct request *request, struct pair_op *op,
+                         int from)
+{
+    struct layout_read *answer = reads_of(group, group->rank, from);
+    struct pair_block *block = &op->received[from];
+    const struct layout_operands *offer = &message_front(group, from, op->to_all)->u.operands;
+    const struct layout_operands *own = &request->operands;
+    if (request->choice.zero_copy && own->recv_id == offer->send_id)
+        block->place = operand_at(request->recv_buffers, from, offer->send);
+    else if (request->choice.zero_copy && own->send_id == offer->send_id)
+        block->place = operand_at(request->send_buffers, from, offer->send);
+    answer->share_bytes =
+        block->place ? share_of(group, request, offer, block->bytes) : LAYOUT_REFUSED;
+    if (block->place)
+        answer->place = own->recv + block->at + block->bytes - answer->share_bytes;
+    order_store_release_u32(&answer->answered, ++group->op.answers[from]); /* X4 pairs A1 */
+    bell_ring_if_heard(group);
+    POINT("pair.answered");
+    if (block->place)
+        return;
+    message_release(group, from, op->to_all);
+    to_each(group, op);
+}
+
+/* Whether a piece of the block has arrived, or this rank has accepted the whole block. */
 static bool has_arrived(struct cpu_group *group, const struct request *request, struct pair_op *op,
                         int from)
 {
-    return message_arrived(group, &op->base, from, op->to_all, op->received[from].signature,
-                           request);
+    const struct pair_block *block = &op->received[from];
+    do {
+        if (!message_arrived(group, &op->base, from, op->to_all, block->signature, request))
+            return false;
+        if (block->place || !(message_front(group, from, op->to_all)->order & LAYOUT_OFFER_ORDER))
+            return true;
+        offer_answer(group, request, op, from);
+    } while (!block->place); /* pieces follow */
+    return true;
 }
+
+/* Reads an accepted block, except for its sender's share. Returns whether that, too, is there. */
+static bool offer_take(struct cpu_group *group, const struct request *request, struct pair_op *op,
+                       int from)
+{
+    struct layout_read *answer = reads_of(group, group->rank, from);
+    struct pair_block *block = &op->received[from];
+    if (!block->done && op->base.status == TUTTI_OK) {
+        op->base.status = direct_touch_begin(group, rank_set_of(from));
+        if (op->base.status != TUTTI_OK)
+            return false;
+        copy_near(group, received_at(request, block), block->place,
+                  block->bytes - answer->share_bytes);
+        op->base.status = direct_touch_end(group, rank_set_of(from));
+        block->done = block->bytes;
+    }
+    return op->base.status == TUTTI_OK &&
+           (!answer->share_bytes ||
+            word_arrived(&op->base, from, &reads_of(group, from, group->rank)->written,
+                         group->op.answers[from])); /* A1 pairs X5 */
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Sends pieces while places are free. */
 static void pieces_send(struct cpu_group *group, const struct request *request, struct pair_op *op)
@@ -160,6 +340,11 @@ static void pieces_send(struct cpu_group *group, const struct request *request, 
     for (int r = rank_set_next(op->to, -1); r >= 0; r = rank_set_next(op->to, r)) {
         struct pair_block *block = &op->sent[r];
         bool more = true;
+        if (op->offers) {
+            if (is_free(group, op, r))
+                block_offer(group, request, op, r);
+            continue;
+        }
         while (more && is_free(group, op, r)) {
             const size_t bytes = piece_of(op, block);
             message_send(group, r, bytes ? sent_at(request, block) : NULL, bytes, block->signature,
@@ -180,7 +365,9 @@ static void pieces_take(struct cpu_group *group, const struct request *request, 
         struct pair_block *block = &op->received[r];
         bool more = true;
         while (more && has_arrived(group, request, op, r)) {
-            const size_t bytes = piece_of(op, block);
+            const size_t bytes = block->place ? 0 : piece_of(op, block);
+            if (block->place && !offer_take(group, request, op, r))
+                break;
             if (bytes)
                 copy_near(group, received_at(request, block),
                           message_peek(group, r, op->to_all, bytes), bytes);
@@ -194,21 +381,30 @@ static void pieces_take(struct cpu_group *group, const struct request *request, 
     }
 }
 
-/* Reduces the next piece of every rank; all have arrived. */
-static void piece_reduce(struct cpu_group *group, const struct request *request,
-                         const struct pair_op *op, size_t bytes)
+/* Reduces the next piece of every rank; all have arrived. `direct`: the ranks whose blocks are
+ * accepted. */
+static enum tutti_status piece_reduce(struct cpu_group *group, const struct request *request,
+                                      const struct pair_op *op, struct rank_set direct,
+                                      size_t bytes)
 {
     const void *in[TUTTI_MAX_RANKS];
     const struct pair_block *result = &op->received[group->rank];
     const unsigned char *own = request->send;
+    const bool touches = !rank_set_empty(direct);
+    enum tutti_status status = touches ? direct_touch_begin(group, direct) : TUTTI_OK;
+    if (status != TUTTI_OK)
+        return status;
     own += op->sent[group->rank].at + result->done;
     for (int leaf = 0; leaf < group->size; leaf++) {
         const int r = group->ranks.order[leaf];
-        in[leaf] = r == group->rank ? own : message_peek(group, r, false, bytes);
+        in[leaf] = r == group->rank          ? own
+                   : rank_set_has(direct, r) ? op->received[r].place + result->done
+                                             : message_peek(group, r, false, bytes);
     }
     const uint64_t environment = reduce_env_begin();
     leaves_reduce(group, request, received_at(request, result), bytes / request->element_bytes, in);
     reduce_env_end(environment);
+    return touches ? direct_touch_end(group, direct) : TUTTI_OK;
 }
 
 /* Reduces the pieces that have arrived from every rank. */
@@ -217,17 +413,25 @@ static void pieces_reduce(struct cpu_group *group, const struct request *request
 {
     struct pair_block *result = &op->received[group->rank];
     while (!rank_set_empty(op->from)) {
-        const size_t bytes = piece_of(op, result);
+        struct rank_set direct = rank_set_none;
         for (; op->base.at < group->size; op->base.at++)
             if (op->base.at != group->rank && !has_arrived(group, request, op, op->base.at))
                 return;
+        for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r))
+            if (op->received[r].place)
+                rank_set_add(&direct, r);
+        const size_t bytes =
+            rank_set_count(direct) + 1 == group->size ? result->bytes : piece_of(op, result);
         if (bytes)
-            piece_reduce(group, request, op, bytes);
+            op->base.status = piece_reduce(group, request, op, direct, bytes);
+        if (op->base.status != TUTTI_OK)
+            return;
         POINT("pair.reduced");
         op->base.at = 0;
         for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r)) {
             op->received[r].done += bytes;
-            if (r != group->rank)
+            if (r != group->rank &&
+                (!rank_set_has(direct, r) || op->received[r].done == op->received[r].bytes))
                 message_release(group, r, false);
         }
         if (result->done == result->bytes)
@@ -256,15 +460,19 @@ static void wait_choose(struct cpu_group *group, const struct request *request, 
         return;
     const int to = least_moved(op->to, op->sent), from = least_moved(op->from, op->received);
     if (from >= 0 && (to < 0 || op->received[from].done < op->sent[to].done))
-        (void)has_arrived(group, request, op, reduces ? op->base.at : from);
-    else
+        (void)(op->received[from].place && !reduces ? offer_take : has_arrived)(
+            group, request, op, reduces ? op->base.at : from);
+    else if (to >= 0)
         (void)is_free(group, op, to);
+    else
+        (void)offer_ended(group, request, op, rank_set_next(op->offered, -1));
 }
 
 static void own_block_copy(const struct cpu_group *group, const struct request *request,
-                           const struct pair_op *op)
+                           struct pair_op *op)
 {
     const struct pair_block *block = &op->received[group->rank];
+    op->own_waits = false;
     if (!block->bytes)
         return;
     const unsigned char *send = request->send;
@@ -281,14 +489,16 @@ static enum op_progress pair_step(void *opaque, struct request *request, void *s
     const bool reduces = request->reduce && op->receives;
     pieces_send(group, request, op);
     (reduces ? pieces_reduce : pieces_take)(group, request, op);
+    if (op->own_waits && rank_set_empty(op->to)) /* meanwhile the peers read what they were sent */
+        own_block_copy(group, request, op);
+    if (!rank_set_empty(op->offered) && op->base.status == TUTTI_OK)
+        offers_end(group, request, op);
     if (op->base.status != TUTTI_OK)
         return OP_DONE;
-    if (!rank_set_empty(op->to) || !rank_set_empty(op->from)) {
+    if (!rank_set_empty(rank_set_union(op->to, rank_set_union(op->from, op->offered)))) {
         wait_choose(group, request, op, reduces);
         return op_stopped(&op->base);
     }
-    if (op->sends && op->receives && !reduces)
-        own_block_copy(group, request, op);
     request->quick = group->op.deadline == 0;
     return op_end(&op->base, TUTTI_OK);
 }
@@ -296,9 +506,14 @@ static enum op_progress pair_step(void *opaque, struct request *request, void *s
 static enum tutti_status pair_run(void *group, struct request *request, tutti_stream_t stream)
 {
     struct pair_op op;
-    const enum tutti_status status = pair_start(group, request, &op);
+    enum tutti_status status = pair_start(group, request, &op);
     (void)stream;
-    return status == TUTTI_OK ? cpu_steps_run(group, request, &op.base, pair_step) : status;
+    if (status != TUTTI_OK)
+        return status;
+    status = cpu_steps_run(group, request, &op.base, pair_step);
+    if (status != TUTTI_OK)
+        announced_leave_failed(group, request);
+    return status;
 }
 
 const struct algorithm cpu_pair = {sizeof(struct pair_op), pair_start, pair_step, pair_run};

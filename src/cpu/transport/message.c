@@ -56,12 +56,15 @@ void cpu_group_set_messages(struct cpu_group *group, bool (*take)(void *context,
 bool message_other(struct cpu_group *group, struct cpu_op *op, int from, bool to_all,
                    uint64_t signature, const struct request *request)
 {
-    const struct layout_message *message = message_place(group, from, to_all ? from : group->rank,
-                                                         *messages_read(group, from, to_all));
+    const struct layout_message *message = message_front(group, from, to_all);
+    const uint64_t order = message->order & ~LAYOUT_OFFER_ORDER;
+    if (order == message_order(group, request) && message->header.signature == signature &&
+        message->header.parameter == request->parameter)
+        return true;
     if (message->order & LAYOUT_GROUP_ORDER && !to_all && group->take_message)
         return group->take_message(group->take_message_context, from) &&
                message_arrived(group, op, from, to_all, signature, request);
-    if (group->op.calls > 1 && message->order != message_order(group, request))
+    if (group->op.calls > 1 && order != message_order(group, request))
         return false;
     op->status = wait_message_mismatch(group, from, message, signature, request);
     return false;

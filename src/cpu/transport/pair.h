@@ -44,7 +44,7 @@ static inline unsigned char *message_data(const struct cpu_group *group, int fro
 {
     const struct areas *areas = &group->areas;
     if (bytes <= LAYOUT_MESSAGE_BYTES)
-        return message_place(group, from, to, message)->payload;
+        return message_place(group, from, to, message)->u.payload;
     const size_t way = to == from
                            ? 0
                            : LAYOUT_WINDOW * (areas->message_bytes[1] +
@@ -53,13 +53,19 @@ static inline unsigned char *message_data(const struct cpu_group *group, int fro
            message % LAYOUT_WINDOW * areas->message_bytes[to == from];
 }
 
+/* What `reader` has told `from`. */
+static inline struct layout_read *reads_of(const struct cpu_group *group, int reader, int from)
+{
+    struct layout_pair *pair =
+        (struct layout_pair *)(void *)area_of(group, reader, group->areas.pair);
+    return &pair->read[from];
+}
+
 /* The word by which `reader` tells `from` which message of that place it has read. */
 static inline uint32_t *message_read(const struct cpu_group *group, int reader, int from,
                                      bool to_all, uint64_t message)
 {
-    struct layout_pair *pair =
-        (struct layout_pair *)(void *)area_of(group, reader, group->areas.pair);
-    struct layout_read *read = &pair->read[from];
+    struct layout_read *read = reads_of(group, reader, from);
     return &(to_all ? read->all : read->pair)[message % LAYOUT_WINDOW];
 }
 
@@ -132,19 +138,26 @@ static inline uint64_t *messages_read(struct cpu_group *group, int from, bool to
     return &(to_all ? group->op.heard : group->op.received)[from];
 }
 
-/* Called if the next message is not the expected one. Takes it if it is a process group's, and
- * returns whether the expected one follows. Leaves it if another call of the group of calls may
- * take it. Else the operation fails. */
+/* Called if the next message is no piece of the expected block. Returns whether it is an offer of
+ * the block. Takes it if it is a process group's, and returns whether the expected one follows.
+ * Leaves it if another call of the group of calls may take it. Else the operation fails. */
 bool message_other(struct cpu_group *group, struct cpu_op *op, int from, bool to_all,
                    uint64_t signature, const struct request *request);
+
+/* The next message of a way. */
+static inline const struct layout_message *message_front(struct cpu_group *group, int from,
+                                                         bool to_all)
+{
+    return message_place(group, from, to_all ? from : group->rank,
+                         *messages_read(group, from, to_all));
+}
 
 /* Whether the next message of that way has arrived. If not, the step returns op_stopped(). */
 static inline bool message_arrived(struct cpu_group *group, struct cpu_op *op, int from,
                                    bool to_all, uint64_t signature, const struct request *request)
 {
     const uint64_t number = *messages_read(group, from, to_all);
-    const struct layout_message *message =
-        message_place(group, from, to_all ? from : group->rank, number);
+    const struct layout_message *message = message_front(group, from, to_all);
     if (!word_arrived(op, from, &message->header.number, message_number(number)))
         return false;
     return __builtin_expect(message->header.signature == signature &&

@@ -34,6 +34,8 @@ struct cpu_sequence {
     uint64_t sent[LAYOUT_RANKS];     /* messages to each peer; [the own rank]: to all */
     uint64_t received[LAYOUT_RANKS]; /* messages from each peer */
     uint64_t heard[LAYOUT_RANKS];    /* messages to all, from each peer */
+    uint32_t offers[LAYOUT_RANKS];   /* to each peer, those to all among them: pair.c */
+    uint32_t answers[LAYOUT_RANKS];  /* to offers of each peer */
 };
 
 #endif

@@ -58,7 +58,7 @@ enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
                                         const struct request *request)
 {
     struct tutti_fault fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
-    const uint64_t sent = message->order;
+    const uint64_t sent = message->order & ~LAYOUT_OFFER_ORDER;
     struct layout_header header = message->header;
     fault.expected = signature_unpack(signature, request->parameter);
     fault.seen = signature_unpack(header.signature, header.parameter);
