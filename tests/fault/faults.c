@@ -283,9 +283,6 @@ static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective w
     const bool varies = collectives[which].varies;
     const size_t most =
         self->comm->host->areas.message_bytes[to_all] * (size_t)(varies ? V_PIECES : ROOTED_PIECES);
-    /* Five ranks gather more than a half, and two ranks scatter more than a quarter. */
-    unsigned char *send = self->memory,
-                  *recv = send + MEMORY_BYTES / (collectives[which].send_all ? 2 : 4);
     size_t counts[TUTTI_MAX_RANKS];
     for (size_t r = 0; r < TUTTI_MAX_RANKS; r++)
         counts[r] = most - (varies ? r : 0) - (self->wrong == WRONG_COUNT);
@@ -293,6 +290,9 @@ static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective w
         return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
     if (self->wrong == WRONG_OP)
         which = varies ? TUTTI_COLLECTIVE_REDUCE_SCATTER_V : TUTTI_COLLECTIVE_REDUCE;
+    /* Five ranks gather more than a half, and two ranks scatter more than a quarter. */
+    unsigned char *send = self->memory,
+                  *recv = send + MEMORY_BYTES / (collectives[which].send_all ? 2 : 4);
     return collective_call(which, send, recv, counts,
                            self->wrong == WRONG_DTYPE ? TUTTI_INT8 : TUTTI_UINT8,
                            self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM, self->scenario->victim,

@@ -20,7 +20,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { MOST_POINTS = 16 };
+enum { MOST_POINTS = 20 };
 
 struct choice {
     bool once, quick, list, brief;
@@ -38,6 +38,8 @@ static const char *why_not(const struct fault *fault, enum stage stage, enum pla
         return "it strikes a process, which all thread ranks share";
     if (stage == RING && place != CUDA)
         return "it is an algorithm of GPUs";
+    if (stage == PAIR && place == CUDA)
+        return "it is a lane of CPU ranks";
     if (stage == BARRIER && fault->wrong && fault->wrong != WRONG_ORDER)
         return "a barrier has no count, dtype or op";
     if (stage == BETWEEN && fault->wrong)

@@ -17,6 +17,7 @@ enum stage {
     BETWEEN,
     ONE_SHOT,
     TWO_SHOT,
+    PAIR,
     MESH,
     RING,
     BARRIER,

@@ -25,6 +25,9 @@ static bool is_of_stage(enum faults_call call, enum stage stage)
     static const int calls[STAGES] = {
         [ONE_SHOT] = 1 << CALL_MAIL | 1 << CALL_ONE_SHOT | 1 << CALL_LINES,
         [TWO_SHOT] = 1 << CALL_TWO_SHOT | 1 << CALL_DIRECT | 1 << CALL_PIPELINED,
+        [PAIR] = 1 << CALL_BROADCAST | 1 << CALL_COLLECT | 1 << CALL_DEAL | 1 << CALL_REDUCE |
+                 1 << CALL_OFFER | 1 << CALL_TAKE | 1 << CALL_COLLECT_V | 1 << CALL_DEAL_V |
+                 1 << CALL_GATHER_V | 1 << CALL_SCATTER_V | 1 << CALL_TO_ALL_V,
         [MESH] = 1 << CALL_MESH,
         [RING] = 1 << CALL_RING,
         [BARRIER] = 1 << CALL_BARRIER,
@@ -93,6 +96,7 @@ int matrix_points(const struct cell *cell, struct faults_point *points, int most
         return 1;
     case ONE_SHOT:
     case TWO_SHOT:
+    case PAIR:
     case MESH:
     case RING:
     case BARRIER:
