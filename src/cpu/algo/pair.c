@@ -50,7 +50,8 @@ struct pair_op {
     struct rank_set offered;  /* the ranks that have an offer and have not read the block */
     struct rank_set answered; /* of these, the ranks whose share is written */
     struct rank_set refused;
-    bool offers;                             /* the blocks that this rank sends, where they lie */
+    bool offers; /* the blocks that this rank sends, where they lie */
+    struct distance_probe probe;
     struct pair_block sent[TUTTI_MAX_RANKS]; /* [the own rank]: to all */
     struct pair_block received[TUTTI_MAX_RANKS];
 };
@@ -102,6 +103,19 @@ static void blocks_find(const struct request *request, bool many, const struct c
     }
 }
 
+/* The root and its next partner measure their distance if the block is so long that they wait for
+ * each other. All ranks count the operation. */
+static void probe_begin(struct cpu_group *group, const struct request *request, struct pair_op *op)
+{
+    const struct coll *coll = &coll_rows[request->collective];
+    op->probe.done = DISTANCE_PING_PONGS;
+    if (coll->peer != COLL_ROOT || coll->varies || request->bytes <= LAYOUT_WINDOW * op->whole)
+        return;
+    op->probe = distance_begin(group, request);
+    if (group->rank != request->peer && op->probe.partner != request->peer)
+        op->probe.done = DISTANCE_PING_PONGS;
+}
+
 static enum tutti_status pair_start(void *opaque, struct request *request, void *state)
 {
     struct cpu_group *group = opaque;
@@ -120,6 +134,7 @@ static enum tutti_status pair_start(void *opaque, struct request *request, void 
     op->sends = coll_has(coll->send, group->rank, request->peer);
     op->receives = coll_has(coll->recv, group->rank, request->peer);
     op->own_waits = op->sends && op->receives && !request->reduce;
+    probe_begin(group, request, op);
     ways_find(group, request, op);
     struct rank_set to = op->to, from = op->from;
     if (op->sends && op->receives) {
@@ -487,6 +502,8 @@ static enum op_progress pair_step(void *opaque, struct request *request, void *s
     struct cpu_group *group = opaque;
     struct pair_op *op = state;
     const bool reduces = request->reduce && op->receives;
+    if (!distance_step(group, &op->base, &op->probe))
+        return op_stopped(&op->base);
     pieces_send(group, request, op);
     (reduces ? pieces_reduce : pieces_take)(group, request, op);
     if (op->own_waits && rank_set_empty(op->to)) /* meanwhile the peers read what they were sent */

@@ -8,8 +8,9 @@
  *
  * Hypervisors move virtual cores, so a rank measures after every 16 MiB, inside an operation, which
  * is the same one on all ranks. It makes 8 round trips with the rank whose number differs in one
- * bit, each time in another bit. A rank is far if one of its partners is. The result concerns only
- * how the rank writes its own arena, so ranks need not agree.
+ * bit, each time in another bit. In an operation with a root only the root and its partner do so. A
+ * rank is far if one of its partners is. The result concerns only how the rank writes its own
+ * arena, so ranks need not agree.
  *
  * Each of the two ranks writes its own word and waits for the other's. The words are counts that
  * only grow.
@@ -20,8 +21,7 @@
 #include "cpu/transport/op.h"
 
 enum {
-    PING_PONGS = 8, /* round trips; the fastest run of RUN counts */
-    RUN = 4,
+    RUN = 4,                 /* round trips; the fastest run counts */
     POLLS = 200,             /* a few microseconds */
     FAR_NS = 200,            /* within one L3 cache about 100, else 350 and more */
     WORK_BYTES = 16 << 20,   /* between two probes, which then take 0.1 % of the time */
@@ -44,15 +44,16 @@ static struct distance_probe probe_begin(struct cpu_group *group)
     distance->work = 0;
     distance->probe_bit = 1 << (probe.bit + 1) < group->size ? probe.bit + 1 : 0;
     if (probe.partner >= group->size)
-        probe.done = PING_PONGS;
+        probe.done = DISTANCE_PING_PONGS;
     return probe;
 }
 
 struct distance_probe distance_begin(struct cpu_group *group, const struct request *request)
 {
     group->distance.work += request->bytes + OPERATION_BYTES;
-    return group->distance.work >= WORK_BYTES ? probe_begin(group)
-                                              : (struct distance_probe){.done = PING_PONGS};
+    return group->distance.work >= WORK_BYTES
+               ? probe_begin(group)
+               : (struct distance_probe){.done = DISTANCE_PING_PONGS};
 }
 
 /* One round trip; the lower rank begins. If polling is not enough, the partner shares this core or
@@ -87,7 +88,7 @@ static bool ping_pong(struct cpu_group *group, struct cpu_op *op, struct distanc
 
 bool distance_step(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe)
 {
-    for (; probe->done < PING_PONGS; probe->done++) {
+    for (; probe->done < DISTANCE_PING_PONGS; probe->done++) {
         if (!probe->begun && probe->done % RUN == 0) {
             probe->disturbed = false;
             probe->start = deadline_now();

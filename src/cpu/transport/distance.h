@@ -9,7 +9,10 @@ struct cpu_group;
 struct cpu_op;
 struct request;
 
-enum { DISTANCE_BITS = 6 }; /* of a rank's number */
+enum {
+    DISTANCE_BITS = 6,       /* of a rank's number */
+    DISTANCE_PING_PONGS = 8, /* round trips of a measurement */
+};
 
 struct cpu_distance {
     bool far;      /* copies go past the caches: copy.h */
@@ -19,7 +22,7 @@ struct cpu_distance {
     uint32_t ping_pongs[LAYOUT_RANKS]; /* with each peer */
 };
 
-/* A measurement of one partner, inside an operation that has announced itself. */
+/* A measurement of one partner, inside an operation in which both wait for each other. */
 struct distance_probe {
     int partner;
     int bit;

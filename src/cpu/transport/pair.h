@@ -98,9 +98,9 @@ static inline struct layout_message *message_next(struct cpu_group *group, int t
 }
 
 /* Fills the place of the next message, which must be free. Write the fields of its line afterwards,
- * all at once: the reader polls that line and would take it in between. This lane does not measure
- * the distance, so a short message goes through the caches: stores past the caches would cost it
- * the most if the reader has come near.
+ * all at once: the reader polls that line and would take it in between. Short operations do not
+ * measure the distance, so a short message goes through the caches: stores past the caches would
+ * cost it the most if the reader has come near.
  */
 static inline void message_fill(struct cpu_group *group, int to, const void *data, size_t bytes)
 {
