@@ -22,9 +22,11 @@ enum tutti_status comm_enter_alone(struct tutti_comm *comm, const char *name)
         return TUTTI_OK;
     order_store_release_u32(&comm->alone, 0); /* C3 */
 err_inside:
-    return error_set(TUTTI_ERR_CONCURRENT,
-                     "%s: another thread is inside communicator \"%s\": one caller at a time", name,
-                     comm->name);
+    return error_set(
+        TUTTI_ERR_CONCURRENT,
+        "%s: another thread is inside communicator \"%s\", or a group of calls that has "
+        "not ended has calls on it: one caller at a time; end the group first",
+        name, comm->name);
 }
 
 void comm_leave_alone(struct tutti_comm *comm)
