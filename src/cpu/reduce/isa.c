@@ -24,7 +24,7 @@ enum { LEAF_FAMILY = 1, LEAF_CACHES = 4, LEAF_FEATURES = 7, AMD_LEAF_CACHES = 0x
 
 static bool vendor_is(unsigned b_wanted, unsigned c_wanted, unsigned d_wanted)
 {
-    unsigned a, b, c, d;
+    unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(0, &a, &b, &c, &d) && b == b_wanted && c == c_wanted && d == d_wanted;
 }
 
