@@ -59,8 +59,6 @@ class BackgroundWork(Work):
         self._work.wait(seconds if seconds > 0 else None)
         return super().wait()
 
-    synchronize = block_current_stream = wait
-
     def source_rank(self) -> int:
         return int(lib.tutti_work_source(self._work.handle))
 

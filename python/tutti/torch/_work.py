@@ -54,7 +54,10 @@ class Work(dist.Work):
             self.get_future().wait()  # makes the current stream wait for the copies
         return True
 
-    synchronize = block_current_stream = wait
+    def synchronize(self) -> None:
+        self.wait()
+
+    block_current_stream = synchronize
 
     def is_completed(self) -> bool:
         return self._ended.is_set()

@@ -148,6 +148,7 @@ class Test(MultiProcessTestCase):
             self.assertEqual(tensor, torch.full_like(tensor, ranks * (ranks - 1) / 2))
         with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
             works = [dist.broadcast(tensor, 0, async_op=True) for tensor in tensors]
+        manager.works[0].synchronize()
         manager.wait()
         self.assertTrue(all(work.is_completed() for work in works))
 
