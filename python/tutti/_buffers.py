@@ -146,10 +146,11 @@ class DeviceMemory:
     address. The driver names the peer's device, but the address is mapped on this rank's device alone.
     """
 
-    def __init__(self, address: int, shape: tuple[int, ...], dtype: int, device: int, owner: Any) -> None:
+    def __init__(self, address: Any, shape: tuple[int, ...], dtype: int, owner: Any, device: int) -> None:
         self.shape, self._dtype, self._device, self._owner = shape, dtype, device, owner
         self.__cuda_array_interface__ = {
-            "version": 3, "shape": shape, "typestr": numpy_dtype(dtype, extended=False).str, "data": (address, False)}
+            "version": 3, "shape": shape, "typestr": numpy_dtype(dtype, extended=False).str,
+            "data": (int(ffi.cast("intptr_t", address)), False)}
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return CUDA, self._device

@@ -109,9 +109,10 @@ class Work:
         found = ffi.new("struct tutti_sparse_tensor *", {"struct_size": ffi.sizeof("struct tutti_sparse_tensor")})
         check(lib.tutti_work_sparse_result(self._handle, found))
         shape = tuple(found.sizes[0:found.sparse_dim + found.dense_dim])
-        make: Any = DeviceMemory if found.device == lib.TUTTI_DEVICE_CUDA else host_array
-        indices = make(found.indices, (found.sparse_dim, found.nnz), lib.TUTTI_INT64, self)
-        values = make(found.values, (found.nnz, *shape[found.sparse_dim:]), found.dtype, self)
+        device = [found.device_index] if found.device == lib.TUTTI_DEVICE_CUDA else []
+        make: Any = DeviceMemory if device else host_array
+        indices = make(found.indices, (found.sparse_dim, found.nnz), lib.TUTTI_INT64, self, *device)
+        values = make(found.values, (found.nnz, *shape[found.sparse_dim:]), found.dtype, self, *device)
         return SparseTensor(indices, values, shape)
 
     @property

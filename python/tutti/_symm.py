@@ -82,7 +82,7 @@ class SymmetricMemory:
     def _view(self, address: Any, shape: tuple[int, ...], dtype: int) -> Any:
         if self._device == "cpu":
             return host_array(address, shape, dtype, self)
-        return DeviceMemory(int(ffi.cast("intptr_t", address)), shape, dtype, self._device_index, self)
+        return DeviceMemory(address, shape, dtype, self, self._device_index)
 
     @property
     def array(self) -> Any:

@@ -43,6 +43,21 @@ with tutti.SymmetricGroup("symm", rank, count, store) as group:
     assert list(values[0:8]) == [3] * 8
     managed.deleter(managed)
     assert not _buffers._lent
+
+    def address(view, type):
+        return ffi.cast(type, view.__cuda_array_interface__["data"][0])
+
+    indices, values = group.alloc((1, 2), "int64", "cuda"), group.alloc((2, 3), "float32", "cuda")
+    address(indices.array, "int64_t *")[0:2] = [0, rank + 1]
+    address(values.array, "float *")[0:6] = [rank + 1] * 6
+    hosts = tutti.ProcessGroup(tutti.Communicator.from_store(store, rank, count, name="hosts"))
+    work = hosts.all_reduce_sparse(tutti.SparseTensor(indices.array, values.array, (3, 3)))
+    work.wait()
+    found = work.sparse_result()
+    assert found.indices.__dlpack_device__() == found.values.__dlpack_device__() == (2, device)
+    assert list(address(found.indices, "int64_t *")[0:3]) == [0, 1, 2]
+    assert list(address(found.values, "float *")[0:9]) == [3, 3, 3, 1, 1, 1, 2, 2, 2]
+    hosts.close()
 comm.close()
 print("done")
 """
