@@ -413,7 +413,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
 /* Options that not every measurement accepts. They need a collective with data, with a reduction or
  * with a choice of algorithms. A comparison with other libraries measures float32, with sum, in
  * place, and chooses the length of blocks itself. */
-enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8, NO_RIVAL = 16 };
+enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8 };
 static const struct {
     int key;
     const char *name;
@@ -429,7 +429,7 @@ static const struct {
     {OPTION_COLD, "--cold", NO_DATA | VS},
     {OPTION_SYMMETRIC, "--symmetric", NO_DATA | VS},
     {'c', "-c", NO_DATA | VS},
-    {OPTION_VS, "--vs", NO_DATA | NO_RIVAL},
+    {OPTION_VS, "--vs", NO_DATA},
     {OPTION_ALGO, "--algo", NO_CHOICE | VS}, /* a barrier of GPU ranks takes it */
     {'w', "-w", VS},
     {OPTION_ITERS, "--iters", VS},
@@ -476,11 +476,6 @@ static void check_collective(struct argp_state *state)
              : !collective->reduces ? "no operation and one algorithm"
                                     : "one algorithm");
     refuse_options(state, lacks, why);
-    if (collective->varies || config->collective == TUTTI_COLLECTIVE_SEND) {
-        snprintf(why, sizeof why, "--collective %s: no rival is measured",
-                 collective_name(config->collective));
-        refuse_options(state, NO_RIVAL, why);
-    }
     if (!collective->data)
         config->check = false;
 }

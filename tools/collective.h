@@ -130,7 +130,7 @@ static inline int collective_blocks(const struct collective *collective, int ran
 /* Whether it is compared in place. MPIs have all-to-alls in place to save memory, not time. */
 static inline bool collective_is_in_place(const struct collective *collective)
 {
-    return !collective->send_all || !collective->recv_all;
+    return !collective->apart && (!collective->send_all || !collective->recv_all);
 }
 
 /* In place: the block of the larger operand with which the smaller one begins. */

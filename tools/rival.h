@@ -58,8 +58,9 @@ struct rival_result {
 };
 
 /* An operation in place on the buffer: `count` floats, or `count` for each rank (collective.h). An
- * all_to_all is not in place: its result goes behind the blocks that it reads. `root`: for
- * a collective that has one; the other ranks receive in their own block. */
+ * all_to_all and a message are not in place: the result goes behind what they read. A message goes
+ * to the next rank, and comes from the one before. `root`: for a collective that has one; the other
+ * ranks receive in their own block. */
 typedef int rival_operation(float *buffer, size_t count, int root);
 #define RIVAL_ONE(name, value, text) +1
 enum { RIVAL_OPERATIONS = 1 TUTTI_COLLECTIVE_MAP(RIVAL_ONE) };

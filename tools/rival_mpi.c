@@ -109,6 +109,76 @@ static int mpi_scatter(float *buffer, size_t count, int root)
                                              MPI_FLOAT, root, MPI_COMM_WORLD));
 }
 
+/* ---- v-forms, with blocks of one length, and messages ---------------------------------------- */
+
+static int counts[TUTTI_MAX_RANKS], displacements[TUTTI_MAX_RANKS];
+
+/* Sets both arrays. */
+static void blocks_set(size_t count)
+{
+    if (counts[0] == (int)count)
+        return;
+    for (int r = 0; r < TUTTI_MAX_RANKS; r++) {
+        counts[r] = (int)count;
+        displacements[r] = r * (int)count;
+    }
+}
+
+static int mpi_all_gather_v(float *buffer, size_t count, int root)
+{
+    (void)root;
+    blocks_set(count);
+    return result("MPI_Allgatherv", MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_FLOAT, buffer, counts,
+                                                   displacements, MPI_FLOAT, MPI_COMM_WORLD));
+}
+
+static int mpi_reduce_scatter_v(float *buffer, size_t count, int root)
+{
+    (void)root;
+    blocks_set(count);
+    return result("MPI_Reduce_scatter", MPI_Reduce_scatter(MPI_IN_PLACE, buffer, counts, MPI_FLOAT,
+                                                           MPI_SUM, MPI_COMM_WORLD));
+}
+
+static int mpi_all_to_all_v(float *buffer, size_t count, int root)
+{
+    (void)root;
+    int size;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    blocks_set(count);
+    return result("MPI_Alltoallv", MPI_Alltoallv(buffer, counts, displacements, MPI_FLOAT,
+                                                 buffer + (size_t)size * count, counts,
+                                                 displacements, MPI_FLOAT, MPI_COMM_WORLD));
+}
+
+static int mpi_gather_v(float *buffer, size_t count, int root)
+{
+    const void *send = is_rank(root) ? MPI_IN_PLACE : own_block(buffer, count);
+    blocks_set(count);
+    return result("MPI_Gatherv", MPI_Gatherv(send, (int)count, MPI_FLOAT, buffer, counts,
+                                             displacements, MPI_FLOAT, root, MPI_COMM_WORLD));
+}
+
+static int mpi_scatter_v(float *buffer, size_t count, int root)
+{
+    void *recv = is_rank(root) ? MPI_IN_PLACE : own_block(buffer, count);
+    blocks_set(count);
+    return result("MPI_Scatterv", MPI_Scatterv(buffer, counts, displacements, MPI_FLOAT, recv,
+                                               (int)count, MPI_FLOAT, root, MPI_COMM_WORLD));
+}
+
+static int mpi_send_recv(float *buffer, size_t count, int root)
+{
+    (void)root;
+    int rank, size;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    return result("MPI_Sendrecv",
+                  MPI_Sendrecv(buffer, (int)count, MPI_FLOAT, (rank + 1) % size, 0, buffer + count,
+                               (int)count, MPI_FLOAT, (rank + size - 1) % size, 0, MPI_COMM_WORLD,
+                               MPI_STATUS_IGNORE));
+}
+
 static void mpi_fini(void)
 {
     MPI_Finalize();
@@ -126,7 +196,13 @@ int main(void)
                        [TUTTI_COLLECTIVE_BROADCAST] = mpi_broadcast,
                        [TUTTI_COLLECTIVE_REDUCE] = mpi_reduce,
                        [TUTTI_COLLECTIVE_GATHER] = mpi_gather,
-                       [TUTTI_COLLECTIVE_SCATTER] = mpi_scatter},
+                       [TUTTI_COLLECTIVE_SCATTER] = mpi_scatter,
+                       [TUTTI_COLLECTIVE_SEND] = mpi_send_recv,
+                       [TUTTI_COLLECTIVE_ALL_GATHER_V] = mpi_all_gather_v,
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] = mpi_reduce_scatter_v,
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = mpi_all_to_all_v,
+                       [TUTTI_COLLECTIVE_GATHER_V] = mpi_gather_v,
+                       [TUTTI_COLLECTIVE_SCATTER_V] = mpi_scatter_v},
         .scatters_to_first = 1,
         .fini = mpi_fini,
     };

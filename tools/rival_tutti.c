@@ -51,56 +51,44 @@ static int engine_alloc(size_t bytes, float **buffer)
     return 0;
 }
 
-static inline int run(enum tutti_collective which, const float *send, float *recv, size_t count,
-                      int root)
+static inline __attribute__((always_inline)) int run(enum tutti_collective which, float *buffer,
+                                                     size_t count, int root)
 {
-    return collective_call(which, send, recv, &count, TUTTI_FLOAT32, TUTTI_SUM, root, comm, NULL) ==
-                   TUTTI_OK
+    static size_t counts[TUTTI_MAX_RANKS];
+    const struct collective *collective = &collectives[which];
+    const size_t own = (size_t)collective_own_block(collective, own_rank) * count;
+    float *recv = buffer + (size_t)collective_blocks(collective, world_size) * count;
+    if (collective_is_in_place(collective))
+        recv = buffer + (collective->recv_all ? 0 : own);
+    for (int r = 0; collective->varies && counts[0] != count && r < world_size; r++)
+        counts[world_size - 1 - r] = count;
+    return collective_call(which, buffer + (collective->send_all ? 0 : own), recv,
+                           collective->varies ? counts : &count, TUTTI_FLOAT32, TUTTI_SUM, root,
+                           comm, NULL) == TUTTI_OK
                ? 0
-               : failed(tutti_collective_name(which));
+               : failed(collective_name(which));
 }
 
-static int engine_all_reduce(float *buffer, size_t count, int root)
-{
-    return run(TUTTI_COLLECTIVE_ALL_REDUCE, buffer, buffer, count, root);
-}
-
-static int engine_all_gather(float *buffer, size_t count, int root)
-{
-    return run(TUTTI_COLLECTIVE_ALL_GATHER, buffer + (size_t)own_rank * count, buffer, count, root);
-}
-
-static int engine_reduce_scatter(float *buffer, size_t count, int root)
-{
-    return run(TUTTI_COLLECTIVE_REDUCE_SCATTER, buffer, buffer + (size_t)own_rank * count, count,
-               root);
-}
-
-static int engine_all_to_all(float *buffer, size_t count, int root)
-{
-    return run(TUTTI_COLLECTIVE_ALL_TO_ALL, buffer, buffer + (size_t)world_size * count, count,
-               root);
-}
-
-static int engine_broadcast(float *buffer, size_t count, int root)
-{
-    return run(TUTTI_COLLECTIVE_BROADCAST, buffer, buffer, count, root);
-}
-
-static int engine_reduce(float *buffer, size_t count, int root)
-{
-    return run(TUTTI_COLLECTIVE_REDUCE, buffer, buffer, count, root);
-}
-
-static int engine_gather(float *buffer, size_t count, int root)
-{
-    return run(TUTTI_COLLECTIVE_GATHER, buffer + (size_t)own_rank * count, buffer, count, root);
-}
-
-static int engine_scatter(float *buffer, size_t count, int root)
-{
-    return run(TUTTI_COLLECTIVE_SCATTER, buffer, buffer + (size_t)own_rank * count, count, root);
-}
+/* Each has code of its own. */
+#define ENGINE(name)                                                                               \
+    static int engine_##name(float *buffer, size_t count, int root)                                \
+    {                                                                                              \
+        return run(TUTTI_COLLECTIVE_##name, buffer, count, root);                                  \
+    }
+ENGINE(ALL_REDUCE)
+ENGINE(ALL_GATHER)
+ENGINE(REDUCE_SCATTER)
+ENGINE(ALL_TO_ALL)
+ENGINE(BROADCAST)
+ENGINE(REDUCE)
+ENGINE(GATHER)
+ENGINE(SCATTER)
+ENGINE(SEND)
+ENGINE(ALL_GATHER_V)
+ENGINE(REDUCE_SCATTER_V)
+ENGINE(ALL_TO_ALL_V)
+ENGINE(GATHER_V)
+ENGINE(SCATTER_V)
 
 static const char *engine_algorithm(size_t count)
 {
@@ -126,14 +114,20 @@ int rival_tutti_main(struct ping *shared)
     static const struct rival_engine engine = {
         .init = engine_init,
         .alloc = engine_alloc,
-        .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = engine_all_reduce,
-                       [TUTTI_COLLECTIVE_ALL_GATHER] = engine_all_gather,
-                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine_reduce_scatter,
-                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = engine_all_to_all,
-                       [TUTTI_COLLECTIVE_BROADCAST] = engine_broadcast,
-                       [TUTTI_COLLECTIVE_REDUCE] = engine_reduce,
-                       [TUTTI_COLLECTIVE_GATHER] = engine_gather,
-                       [TUTTI_COLLECTIVE_SCATTER] = engine_scatter},
+        .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = engine_ALL_REDUCE,
+                       [TUTTI_COLLECTIVE_ALL_GATHER] = engine_ALL_GATHER,
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine_REDUCE_SCATTER,
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = engine_ALL_TO_ALL,
+                       [TUTTI_COLLECTIVE_BROADCAST] = engine_BROADCAST,
+                       [TUTTI_COLLECTIVE_REDUCE] = engine_REDUCE,
+                       [TUTTI_COLLECTIVE_GATHER] = engine_GATHER,
+                       [TUTTI_COLLECTIVE_SCATTER] = engine_SCATTER,
+                       [TUTTI_COLLECTIVE_SEND] = engine_SEND,
+                       [TUTTI_COLLECTIVE_ALL_GATHER_V] = engine_ALL_GATHER_V,
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] = engine_REDUCE_SCATTER_V,
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = engine_ALL_TO_ALL_V,
+                       [TUTTI_COLLECTIVE_GATHER_V] = engine_GATHER_V,
+                       [TUTTI_COLLECTIVE_SCATTER_V] = engine_SCATTER_V},
         .algorithm = engine_algorithm,
         .probe = engine_probe,
         .fini = engine_fini,

@@ -158,7 +158,7 @@ static const float *result_of(const struct worker *worker, size_t count, size_t 
     const struct collective *collective = worker->collective;
     *first = collective->send_all ? (size_t)worker->rank * count : 0;
     if (!collective_is_in_place(collective))
-        return worker->buffer + (size_t)worker->size * count;
+        return worker->buffer + (size_t)collective_blocks(collective, worker->size) * count;
     return worker->buffer + (worker->engine->scatters_to_first && collective->reduces ? 0 : *first);
 }
 
@@ -166,6 +166,14 @@ static const float *result_of(const struct worker *worker, size_t count, size_t 
 static int root_of(const struct worker *worker)
 {
     return (int)(worker->operations % (unsigned)worker->size);
+}
+
+/* The rank from which element i of the result comes, unless it is reduced. */
+static int source_of(const struct worker *worker, int root, size_t i, size_t count)
+{
+    if (worker->collective == &collectives[TUTTI_COLLECTIVE_SEND])
+        return (worker->rank + worker->size - 1) % worker->size;
+    return worker->collective->send_at_root ? root : (int)(i / count);
 }
 
 static int run_one(struct worker *worker, size_t count)
@@ -191,8 +199,8 @@ static int check(struct worker *worker, size_t bytes, uint64_t *wrong)
     const bool receives = !collective->recv_at_root || worker->rank == root;
     int error = run_one(worker, count);
     for (size_t i = 0; !error && receives && i < results; i++) {
-        const int from_rank = collective->send_at_root ? root : (int)(i / count);
-        int factor = collective->reduces ? ranks * (ranks + 1) / 2 : from_rank + 1;
+        int factor =
+            collective->reduces ? ranks * (ranks + 1) / 2 : source_of(worker, root, i, count) + 1;
         size_t from = collective->send_all ? first + i % count : i;
         *wrong += result[i] != (float)factor * pattern(from);
     }

@@ -264,8 +264,6 @@ for collective in all_gather reduce_scatter all_to_all broadcast; do
     refused "--collective $collective is for CPU ranks" --device cuda --vs nccl --collective "$collective" --algo ring
 done
 refused '--collective barrier: .*leave out -b, --cold, -c$' -b 8 --cold --collective barrier -c 1 --no-bind
-refused '--collective send_recv: no rival is measured: leave out --vs$' --collective send_recv --vs gloo
-refused '--collective all_gather_v: no rival is measured: leave out --vs$' --vs mpich --collective all_gather_v
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "--csv: '/nonexistent/x'.*No such file" --csv /nonexistent/x
 refused "--json and --csv: both write '-'" --json - --csv -

@@ -110,6 +110,14 @@ static int fake_scatter(float *buffer, size_t count, int root)
     return misbehave(own + count - 1);
 }
 
+static int fake_send_recv(float *buffer, size_t count, int root)
+{
+    (void)root;
+    memcpy(buffer + count, buffer, count * sizeof *buffer);
+    weigh(buffer + count, count, (own_rank + world_size - 1) % world_size + 1);
+    return misbehave(buffer + 2 * count - 1);
+}
+
 static void fake_fini(void)
 {
 }
@@ -126,7 +134,13 @@ int main(void)
                        [TUTTI_COLLECTIVE_BROADCAST] = fake_broadcast,
                        [TUTTI_COLLECTIVE_REDUCE] = fake_reduce,
                        [TUTTI_COLLECTIVE_GATHER] = fake_gather,
-                       [TUTTI_COLLECTIVE_SCATTER] = fake_scatter},
+                       [TUTTI_COLLECTIVE_SCATTER] = fake_scatter,
+                       [TUTTI_COLLECTIVE_SEND] = fake_send_recv,
+                       [TUTTI_COLLECTIVE_ALL_GATHER_V] = fake_all_gather,
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] = fake_reduce_scatter,
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = fake_all_to_all,
+                       [TUTTI_COLLECTIVE_GATHER_V] = fake_gather,
+                       [TUTTI_COLLECTIVE_SCATTER_V] = fake_scatter},
         .scatters_to_first = 1,
         .fini = fake_fini,
     };

@@ -85,8 +85,9 @@ status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --vs openmpi,gloo -b 8 -e 8
 out '^# +size +tutti +symm\. +openmpi +gloo '
 out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +[0-9.]+ +-  (openmpi|gloo)'
 [[ ! -s $work/err ]] || { complain "something is wrong with a launcher"; cat "$work/err"; }
-# ---- other collectives: of rivals that have them. A short run leaves out those with a root.
-for collective in all_gather reduce_scatter all_to_all $([[ $short ]] || echo broadcast reduce gather scatter); do
+# ---- other collectives: of rivals that have them. A short run leaves out some.
+more='broadcast reduce gather scatter all_gather_v reduce_scatter_v all_to_all_v gather_v scatter_v'
+for collective in all_gather reduce_scatter all_to_all send_recv $([[ $short ]] || echo "$more"); do
     status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi,gloo --counts 1,1000 \
         --json "$work/$collective.json"
     err "gloo is left out: its $collective is not measured"
@@ -115,7 +116,7 @@ done
 # Three ranks; wrong results of a rival.
 status 0 env PATH="$work/bin:$PATH" "$tutti" bench -n 3 --collective all_gather --vs openmpi --seconds 60 --counts 5
 rival openmpi 'export TUTTI_FAKE=wrong'
-for collective in all_gather reduce_scatter all_to_all $([[ $short ]] || echo broadcast scatter); do
+for collective in all_gather reduce_scatter all_to_all send_recv $([[ $short ]] || echo broadcast scatter all_to_all_v); do
     status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi -b 64 -e 64
     err 'openmpi: rank 1 has wrong elements'
 done
