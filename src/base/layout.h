@@ -90,7 +90,8 @@ struct layout_message {
     uint64_t id;    /* of a process group's message: the group's own */
     union {
         unsigned char payload[LAYOUT_MESSAGE_BYTES];
-        struct layout_operands operands; /* of an offer: send_id and send, the place of the block */
+        struct layout_operands
+            operands; /* of an offer: the block; recv_id: if the sender writes a share */
     } u;
 };
 

@@ -13,9 +13,6 @@ enum {
     /* A longer reduce among many ranks is a two-shot: the root alone would read all inputs (16
      * ranks on Xeon, 64 KiB: 64 us). */
     REDUCE_ALONE_BYTES = 12 * 1024,
-    /* A longer block of a reduce goes through the arena even if it lies in symmetric memory: then
-     * the other ranks do a part of the work. */
-    REDUCED_BYTES = 4 << 20,
 };
 
 /*
@@ -41,7 +38,7 @@ void cpu_table_fill(const struct choice_rules *rules, int world_size, bool overs
         .one_shot_bytes = one_shot_bytes(world_size, oversubscribed),
         /* Zero-copy has a second hop. */
         .copied_bytes = oversubscribed ? 2 * LAYOUT_BODY_BYTES : LAYOUT_BODY_BYTES,
-        .offered_bytes = oversubscribed ? 32 << 10 : 4 << 10,
+        .offered_bytes = oversubscribed ? 32 << 10 : 8 << 10,
         .one_hop = world_size == 2 ? &cpu_swap.algorithm : &cpu_pieces.algorithm,
         .pushes = world_size <= PUSH_RANKS || oversubscribed,
         .small = {.algo = TUTTI_ALGO_ONE_SHOT,
@@ -115,9 +112,10 @@ static enum tutti_status other_choose(const struct cpu_table *table, const struc
     }
     if (coll_rows[call->collective].peer || coll_rows[call->collective].varies) {
         choice->run = &cpu_pair;
+        /* A root that reduced the blocks where they lie would do all work alone. */
         choice->zero_copy = !coll_rows[call->collective].varies &&
-                            call->bytes >= table->offered_bytes &&
-                            (!coll_rows[call->collective].reduces || call->bytes <= REDUCED_BYTES);
+                            !coll_rows[call->collective].reduces &&
+                            call->bytes >= table->offered_bytes;
         return TUTTI_OK;
     }
     choice->run = call->bytes ? one_shot_of(table, call->collective, call->bytes) : &cpu_meeting;
