@@ -160,7 +160,7 @@ static bool check_programs(const struct vs_instance *instance)
     char path[600];
     if (library->all_reduce_only && instance->config->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
         return tool_fail("%s is left out: its %s is not measured", library->name,
-                         tutti_collective_name(instance->config->collective));
+                         collective_name(instance->config->collective));
     find_program(library->program, path, sizeof path);
     if (access(path, X_OK) != 0)
         return tool_fail("%s: %s is not built: run `make bench`", library->name, library->program);

@@ -132,7 +132,7 @@ static void print_table(const struct vs *vs)
     struct line line;
     const struct collective *collective = bench_collective(vs->config);
     printf("# tutti %s beside others, float32%s%s, %d ranks %s, commit %s\n",
-           tutti_collective_name(vs->config->collective), collective->reduces ? " sum" : "",
+           collective_name(vs->config->collective), collective->reduces ? " sum" : "",
            collective_is_in_place(collective) ? " in place" : "", vs->config->ranks,
            vs->config->placement.bound ? "on a core each" : "not bound", TOOL_COMMIT);
     printf("# microseconds: medians of blocks, of each rival's best setting\n");
@@ -172,7 +172,7 @@ static json_t *json_line(const struct vs *vs, const struct line *line, int ours)
             json_array_append_new(wrong, json_string(name));
     }
     return json_pack("{s:s, s:s, s:s?, s:i, s:I, s:s, s:s, s:s?, s:o, s:o, s:o, s:i, s:o}",
-                     "collective", tutti_collective_name(vs->config->collective), "dtype",
+                     "collective", collective_name(vs->config->collective), "dtype",
                      tutti_dtype_name(row->dtype), "op", bench_op_name(vs->config, row), "ranks",
                      vs->config->ranks, "bytes", (json_int_t)row->bytes, "placement",
                      vs_placement_name(vs->config, line->placement), "buffers",
