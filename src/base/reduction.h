@@ -13,8 +13,8 @@ struct reduce_call {
     size_t count;  /* elements, from 0 */
     double scalar; /* PREMUL_SUM: factor of each input, rounded to the accumulation type first */
     int divisor;   /* AVG: the world size */
-    /* The input to read first, from 0. The order of the reads does not change the result. Ranks that
-     * begin with different inputs do not read one rank's memory at the same time. */
+    /* The input to read first, from 0. The order of the reads does not change the result. Ranks
+     * that begin with different inputs do not read one rank's memory at the same time. */
     int begin;
     /* Bits of one word, so that one test finds that none of them is set. */
     unsigned partials : 2; /* how many of the first inputs are partial results: 0, 1, or 2 of 2 */
