@@ -187,7 +187,7 @@ static enum tutti_status agree_status(struct pg_share *share, enum tutti_status 
             continue;
         *failed_rank = r;
         if (r != share->comm->rank)
-            (void)error_set(status, "rank %d failed (%s): see its own error message", r,
+            (void)error_set(status, "rank %d failed (%s): look at its own error", r,
                             tutti_status_text(status));
     }
     return status;

@@ -9,6 +9,7 @@
 #include "shrink.h"
 
 #include <signal.h>
+#include <stdio.h>
 
 static void die(struct faults_rank *self)
 {
@@ -38,9 +39,13 @@ static int check_last(const struct faults_rank *self, tutti_comm_t *shrunk, uint
     /* A call of a test on a GPU also fails if its operation ended well before the fault came, a
      * group of calls if only the last one failed. */
     const uint64_t more = device_is_cuda() || numbers > 1;
-    RANKS_CHECK(result->completed_by_all >= least && result->completed_by_all <= least + more);
-    RANKS_CHECK(result->completed_by_any >= most && result->completed_by_any <= most + more);
-    return 0;
+    char text[128];
+    snprintf(text, sizeof text, "completed by all %d, by any %d; the ranks say %d to %d",
+             (int)result->completed_by_all, (int)result->completed_by_any, (int)least, (int)most);
+    const bool good = result->completed_by_all >= least &&
+                      result->completed_by_all <= least + more &&
+                      result->completed_by_any >= most && result->completed_by_any <= most + more;
+    return good ? 0 : ranks_fail(ranks, rank, __FILE__, __LINE__, text);
 }
 
 /* Two CUDA ranks that become one are declined; else the new communicator works. */

@@ -37,9 +37,10 @@ static inline void copy_past(const struct cpu_group *group, void *to, const void
  * through the caches, 3.8 past them, 1.6 by `rep movsb`; far: 10.7, 4.0, 3.6). */
 static inline void copy_in(const struct cpu_group *group, void *to, const void *from, size_t bytes)
 {
-    if (bytes >= REDUCE_LONG_BYTES && copies_strings(group))
+    const size_t least = group->distance.far ? COPY_FAR_BYTES : REDUCE_LONG_BYTES;
+    if (bytes >= least && copies_strings(group))
         group->copy_long(to, from, bytes);
-    else if (group->distance.far && bytes >= COPY_FAR_BYTES)
+    else if (bytes >= least && group->distance.far)
         copy_past(group, to, from, bytes);
     else
         group->isa->copy(to, from, bytes);
