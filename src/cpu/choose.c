@@ -11,7 +11,8 @@ enum {
      * core also share its cache, so they push. */
     PUSH_RANKS = 4,
     /* With more inputs a reduce among many ranks is a two-shot: the root alone would read all of
-     * them (Xeon, 16 ranks, 64 KiB: 64 us alone, 27 us; 32 ranks, 2 KiB: 7.8 and 5.5). */
+     * them (Xeon, 16 ranks, 64 KiB: 64 us, and 27 for a whole all-reduce; 32 ranks, 2 KiB: 7.8
+     * and 5.5). */
     REDUCE_ALONE_BYTES = 64 * 1024,
 };
 

@@ -37,8 +37,8 @@ static int check_last(const struct faults_rank *self, tutti_comm_t *shrunk, uint
                                  TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     RANKS_CHECK(most - least <= numbers);
     /* A call of a test on a GPU also fails if its operation ended well before the fault came, a
-     * group of calls if only the last one failed. */
-    const uint64_t more = device_is_cuda() || numbers > 1;
+     * group of calls if only its message failed, which has no number. */
+    const uint64_t more = numbers > 1 ? numbers : device_is_cuda();
     char text[128];
     snprintf(text, sizeof text, "completed by all %d, by any %d; the ranks say %d to %d",
              (int)result->completed_by_all, (int)result->completed_by_any, (int)least, (int)most);
