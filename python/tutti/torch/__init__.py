@@ -11,31 +11,20 @@ PyTorch finds the backend by the entry points of this package; no import is need
 
 from __future__ import annotations
 
-import sys
 from typing import Any
+
+from _tutti_torch import register
 
 __all__ = ["empty", "register"]
 
 
-def register() -> None:
-    """Registers the backend. PyTorch's entry point; to call it again is harmless."""
-    import torch.distributed as dist
-
-    if dist.is_available() and "TUTTI" not in dist.Backend._plugins:
-        dist.Backend.register_backend("tutti", _create, extended_api=True, devices=["cpu", "cuda"])
-        # From PyTorch 2.15 on: its flight recorder has no access to a process group in Python. The library has its own.
-        recorded: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
-        recorded.add("tutti")
-
-
-def _create(options: Any, backend_options: Any) -> Any:
+def _create(options: Any, config: Any) -> Any:
+    """A process group. config: PyTorch's, which backend each device has; None: unknown."""
     import torch
 
     from tutti._errors import InvalidError
     from tutti.torch._group import ProcessGroup
 
-    # Only this variable of the caller tells whether other devices have other backends.
-    config = sys._getframe(1).f_locals.get("backend_config")
     several = config is not None and len(set(config.get_device_backend_map().values())) > 1
     if several and torch.__version__ < (2, 14):
         raise InvalidError(f"tutti: {config} needs PyTorch 2.14 or newer; call dist.new_group(backend=\"tutti\")")

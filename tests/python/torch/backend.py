@@ -7,6 +7,7 @@ usage: backend.py RANKS [ARGUMENT OF UNITTEST]...
 import gc
 import multiprocessing
 import os
+import subprocess
 import sys
 import unittest
 from datetime import timedelta
@@ -54,6 +55,13 @@ class Test(MultiProcessTestCase):
         group = dist.new_group(range(ranks), group_desc="of all")
         self.assertEqual(group.group_desc, "of all")
         self.assertNotEqual(group.group_name, world.group_name)
+
+    def test_import(self):
+        """`import torch` registers the backend and imports nothing else of the package."""
+        if self.rank == 0:
+            program = "import sys, torch.distributed as d; print('TUTTI' in d.Backend._plugins, 'tutti' in sys.modules)"
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+            self.assertEqual(done.stdout, "True False\n", done.stderr)
 
     def test_dtypes(self):
         for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16,
