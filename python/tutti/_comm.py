@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Tuple, Ty
 
 from tutti._buffers import Array, operand, stream_value
 from tutti._dtypes import HANDLES, Op, algorithm_value, named_dtype, op_handle
-from tutti._errors import Error, InvalidError, check, make_error, milliseconds, text
+from tutti._errors import Error, InvalidError, c_text, check, make_error, milliseconds, text
 from tutti._handle import Handle
 from tutti._signals import Interrupt, call_in_thread
 from tutti._store import Store, launcher
@@ -150,7 +150,7 @@ def _comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[A
     if unknown:
         raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
     if "name" in given:
-        kept.append(ffi.new("char[]", given["name"].encode()))
+        kept.append(ffi.new("char[]", c_text(given["name"])))
         options.name = kept[-1]
     device = given.get("device", "cpu")
     if device not in DEVICES:
@@ -585,7 +585,7 @@ class Communicator(Handle):
 
         pattern: a directory, or a path with %r (rank), %p (process id), %n, %g, %h; None: as TUTTI_DUMP says.
         """
-        check(lib.tutti_comm_dump(self.handle, ffi.NULL if pattern is None else pattern.encode()))
+        check(lib.tutti_comm_dump(self.handle, ffi.NULL if pattern is None else c_text(pattern)))
 
     def finalize(self, timeout: float | None = None) -> None:
         """Waits until the operations that this rank has enqueued have ended; the communicator then takes no more."""

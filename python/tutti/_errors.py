@@ -134,6 +134,13 @@ def make_error(status: int, fault_of: Any = None) -> Error:
     return error
 
 
+def c_text(value: str) -> bytes:
+    """The text for C, which ends a text at its first NUL."""
+    if "\0" in value:
+        raise InvalidError(f"{value!r} contains a NUL character: names, keys and URLs have none")
+    return value.encode()
+
+
 def check(status: int) -> None:
     """Raises the exception of a status other than TUTTI_OK."""
     if status:

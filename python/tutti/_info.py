@@ -6,7 +6,7 @@ from __future__ import annotations
 import atexit
 from typing import Any, Callable, Sequence
 
-from tutti._errors import check, text
+from tutti._errors import c_text, check, text
 from tutti._tutti import ffi, lib
 
 _LEVELS = {lib.TUTTI_LOG_WARN: "WARN", lib.TUTTI_LOG_INFO: "INFO", lib.TUTTI_LOG_TRACE: "TRACE"}
@@ -16,14 +16,14 @@ _log: Callable[[str, str], object] | None = None
 def info(key: str) -> str:
     """The value of a key: enabled, isa, symm.backend, cuda.device, cuda.multicast, calls; tutti_info() describes them."""
     value = ffi.new("char[64]")
-    check(lib.tutti_info(key.encode(), value, 64))
+    check(lib.tutti_info(c_text(key), value, 64))
     return text(value)
 
 
 def links(bus_ids: Sequence[str]) -> list[list[int]]:
     """The number of NVLinks from each device to each, by PCI bus ids. Raises DeclinedError without NVML."""
     count = len(bus_ids)
-    names, found = [ffi.new("char[]", name.encode()) for name in bus_ids], ffi.new("int[]", count * count)
+    names, found = [ffi.new("char[]", c_text(name)) for name in bus_ids], ffi.new("int[]", count * count)
     check(lib.tutti_info_links(ffi.new("char *[]", names), count, found))
     return [list(found[row * count:(row + 1) * count]) for row in range(count)]
 

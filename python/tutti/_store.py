@@ -9,7 +9,7 @@ import time
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from tutti._errors import InvalidError, check, milliseconds, text
+from tutti._errors import InvalidError, c_text, check, milliseconds, text
 from tutti._handle import Handle
 from tutti._signals import call_in_thread, wait_in_slices
 from tutti._tutti import ffi, lib
@@ -57,7 +57,7 @@ class Store(Handle):
 
         def connect() -> Any:
             store = ffi.new("tutti_store_t **")
-            check(lib.tutti_store_open(url.encode(), self._timeout_ms, store))
+            check(lib.tutti_store_open(c_text(url), self._timeout_ms, store))
             return store[0]
 
         self._handle = call_in_thread(connect)
@@ -106,13 +106,13 @@ class Store(Handle):
     def prefix(self, prefix: str) -> Store:
         """A view of this store in which all keys begin with "PREFIX/". Close it first."""
         view = ffi.new("tutti_store_t **")
-        check(lib.tutti_store_prefix(self.handle, prefix.encode(), view))
+        check(lib.tutti_store_prefix(self.handle, c_text(prefix), view))
         return Store._of(view[0], self)
 
     def set(self, key: str, value: bytes | str) -> None:
         """Binds key to value."""
         data = _bytes(value)
-        check(lib.tutti_store_set(self.handle, key.encode(), data, len(data)))
+        check(lib.tutti_store_set(self.handle, c_text(key), data, len(data)))
 
     def _wait(self, wait: Any, timeout: float | None) -> int:
         """The status of wait(milliseconds)."""
@@ -132,38 +132,38 @@ class Store(Handle):
 
     def get(self, key: str, timeout: float | None = None) -> bytes:
         """The value of key, once it exists. timeout: in seconds."""
-        name = key.encode()
+        name = c_text(key)
         return self._value(lambda buffer, capacity, size: self._wait(
             lambda limit: lib.tutti_store_get(self.handle, name, limit, buffer, capacity, size), timeout))
 
     def wait(self, keys: list[str], timeout: float | None = None) -> None:
         """Returns once all keys exist. timeout: in seconds."""
-        names = [ffi.new("char[]", key.encode()) for key in keys]
+        names = [ffi.new("char[]", c_text(key)) for key in keys]
         array = ffi.new("char *[]", names)
         check(self._wait(lambda limit: lib.tutti_store_wait(self.handle, array, len(names), limit), timeout))
 
     def add(self, key: str, amount: int) -> int:
         """Adds atomically to a counter, which begins at 0, and returns the sum."""
         result = ffi.new("int64_t *")
-        check(lib.tutti_store_add(self.handle, key.encode(), amount, result))
+        check(lib.tutti_store_add(self.handle, c_text(key), amount, result))
         return int(result[0])
 
     def check(self, keys: list[str]) -> bool:
         """Whether all keys exist now."""
-        names, exists = [ffi.new("char[]", key.encode()) for key in keys], ffi.new("bool *")
+        names, exists = [ffi.new("char[]", c_text(key)) for key in keys], ffi.new("bool *")
         check(lib.tutti_store_check(self.handle, ffi.new("char *[]", names), len(names), exists))
         return bool(exists[0])
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
         """Sets key to desired if its value is expected, or if it is absent and expected is empty. Returns the value."""
-        name, old, new = key.encode(), _bytes(expected), _bytes(desired)
+        name, old, new = c_text(key), _bytes(expected), _bytes(desired)
         return self._value(lambda buffer, capacity, size: lib.tutti_store_compare_set(
             self.handle, name, old, len(old), new, len(new), buffer, capacity, size))
 
     def delete_key(self, key: str) -> bool:
         """Deletes key. Returns whether it existed."""
         deleted = ffi.new("bool *")
-        check(lib.tutti_store_delete(self.handle, key.encode(), deleted))
+        check(lib.tutti_store_delete(self.handle, c_text(key), deleted))
         return bool(deleted[0])
 
     def num_keys(self) -> int:

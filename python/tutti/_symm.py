@@ -12,7 +12,7 @@ import numpy as np
 from tutti._buffers import DeviceMemory, host_array, stream_value
 from tutti._comm import DEVICES
 from tutti._dtypes import SIZES, named_dtype
-from tutti._errors import InvalidError, check, milliseconds
+from tutti._errors import InvalidError, c_text, check, milliseconds
 from tutti._handle import Handle
 from tutti._info import info
 from tutti._store import Store
@@ -31,7 +31,7 @@ class SymmetricGroup(Handle):
     def __init__(self, name: str, rank: int, world_size: int, store: Store) -> None:
         group = ffi.new("tutti_symm_group_t **")
         self._handle = ffi.NULL
-        check(lib.tutti_symm_group(name.encode(), rank, world_size, store.handle, group))
+        check(lib.tutti_symm_group(c_text(name), rank, world_size, store.handle, group))
         self._handle, self._store, self.rank, self.world_size = group[0], store, rank, world_size
         self._has_met = False
         self._memory: weakref.WeakSet[SymmetricMemory] = weakref.WeakSet()

@@ -41,6 +41,14 @@ def test_symmetric_memory():
     on_threads(3, rank)
 
 
+def test_a_nul_in_a_name():
+    store = tutti.Store("memory:nul")
+    for call in (lambda: store.set("a\0b", b"1"), lambda: store.prefix("p\0"), lambda: tutti.Store("memory:\0"),
+                 lambda: tutti.Communicator.from_store(store, 0, 1, name="a\0b")):
+        with pytest.raises(tutti.InvalidError, match="NUL"):
+            call()
+
+
 def test_a_store_that_was_closed_too_early():
     with tutti.Store("memory:closed") as store:
         view = store.prefix("view")
