@@ -39,7 +39,8 @@ struct tutti_tensor {
 /*
  * A process group runs asynchronous operations of a communicator's ranks. Operations of one tag run
  * in the order of their submission. Operations of different tags run as soon as all ranks have
- * submitted them, whatever the order on each rank.
+ * submitted them, whatever the order on each rank. A tag takes about 100 bytes of each rank from
+ * its first use until the group is destroyed.
  */
 typedef struct tutti_pg tutti_pg_t;
 
