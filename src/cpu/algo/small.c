@@ -16,6 +16,8 @@
 
 #include <string.h>
 
+enum { MEMCPY_BYTES = 128 }; /* up to this size without an indirect call */
+
 size_t small_bytes(bool send_all, size_t block, int world_size)
 {
     return send_all && world_size > 2 ? block * (size_t)world_size : block;
@@ -87,6 +89,8 @@ start(void *opaque, struct request *request, void *state)
     const unsigned char *send = request_sent(request, group->size == 2 ? !group->rank : 0);
     if (is_inline)
         payload_copy(own->u.payload, send, bytes);
+    else if (bytes <= MEMCPY_BYTES)
+        memcpy(body_of(group, group->rank), send, bytes);
     else
         group->isa->copy(body_of(group, group->rank), send, bytes);
     POINT("mail.written");
