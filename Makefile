@@ -43,7 +43,7 @@ coverage: ## count the lines that the tests run, by folder (half an hour)
 	@scripts/deps build check all
 	@scripts/coverage
 
-bench: ## compare with Open MPI, MPICH, Intel MPI and Gloo (25 minutes); writes bench/results and pictures in docs
+bench: ## compare with Open MPI, MPICH, Intel MPI and Gloo (25 minutes; RANKS="2 32": numbers of ranks); writes bench/results, docs
 	@scripts/deps build rivals
 	@scripts/rivals
 	@scripts/build gcc -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=ON

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Run by `make bench`: times collectives beside other libraries with 2 ranks and with 4, and the set-up; draws the pictures.
+# Run by `make bench`: times collectives beside other libraries with 2 ranks and with 4, or with the numbers of ranks in
+# $RANKS, and the set-up; draws the pictures.
 # bench/run.sh [BUILD_DIRECTORY] [SECONDS_A_COMPARISON] [COLLECTIVE...]
 # Without arguments: build/gcc; all-reduce for 300 s, every other collective for 40 s.
 set -euo pipefail
@@ -34,8 +35,11 @@ if [[ ! -x $build/tools/tutti ]]; then
 fi
 mkdir -p "$results"
 for collective in "${collectives[@]}"; do
-    compare "$collective" 2 --both
-    compare "$collective" 4
+    for ranks in ${RANKS:-2 4}; do
+        both=()
+        [[ $ranks != 2 ]] || both=(--both)
+        compare "$collective" "$ranks" "${both[@]}"
+    done
 done
 [[ ${collectives[0]} != all_reduce ]] || "$build/bench/setup" 4
 bench/chart.sh
