@@ -57,7 +57,7 @@ static void group_end(struct calls *calls, struct cpu_group *group, enum tutti_s
         if (call->group != group || call->ended)
             continue;
         if (call->started)
-            announced_leave_failed(group, &call->request);
+            direct_leave_failed(group, &call->request);
         call_end(calls, call, status);
     }
 }

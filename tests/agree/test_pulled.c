@@ -17,14 +17,9 @@ enum { MOST = 300000, ROUNDS = 4 };
 
 static const size_t counts[] = {4, 3077, 4096, 33333, 131072, MOST};
 
-static struct life {
+struct life {
     float *send, *pushed, *pulled;
-} life_of(void)
-{
-    struct life life = {malloc(MOST * sizeof(float)), malloc(MOST * sizeof(float)),
-                        malloc(MOST * sizeof(float))};
-    return life;
-}
+};
 
 /* Values whose sum depends on the order. */
 static void fill(float *values, size_t count, int rank, int round)
@@ -63,7 +58,8 @@ static int check(struct ranks *ranks, int rank, tutti_comm_t *comm, const struct
 static int rank_main(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
-    const struct life life = life_of();
+    const size_t bytes = MOST * sizeof(float);
+    const struct life life = {malloc(bytes), malloc(bytes), malloc(bytes)};
     RANKS_CHECK(life.send && life.pushed && life.pulled);
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     RANKS_CHECK(comm->host->table.pushes); /* the exchange area is there */

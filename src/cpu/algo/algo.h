@@ -81,10 +81,6 @@ enum tutti_status announced_run(void *group, struct request *request, tutti_stre
 /* A stage: copies the own block, unless the collective reduces. */
 stage_fn own_copy;
 
-/* Called after a started operation has failed. Returns once no thread of this process uses the
- * operands. */
-void announced_leave_failed(struct cpu_group *group, const struct request *request);
-
 /* direct.c. Call it once all ranks have announced the operation. Sets *done to true if every rank
  * can reach all operands; then this rank has done its part. Else it does nothing. */
 enum tutti_status direct_run(struct cpu_group *group, const struct request *request, bool *done);
@@ -99,9 +95,24 @@ static inline unsigned char *operand_at(void *const *buffers, int rank, uint64_t
     unsigned char *base = buffers ? buffers[rank] : NULL;
     return base ? base + offset : (unsigned char *)(uintptr_t)offset;
 }
-/* Called after a failed operation whose operands are addresses of this process. Returns when no
- * thread uses them. A thread that uses them does not wait, so this call ends. */
-void direct_leave_failed(struct cpu_group *group);
+/* Called after a started operation has failed. Returns once no thread of this process uses the
+ * operands. A thread that uses them does not wait, so this call ends. */
+void direct_leave_failed(struct cpu_group *group, const struct request *request);
+
+/* Runs a whole operation whose operands the peers may use where they lie. `op` begins the state. */
+static inline __attribute__((always_inline)) enum tutti_status
+operation_run(struct cpu_group *group, struct request *request, struct cpu_op *op,
+              enum tutti_status (*start)(void *group, struct request *request, void *op),
+              cpu_step_fn *step)
+{
+    enum tutti_status status = start(group, request, op);
+    if (status != TUTTI_OK)
+        return status;
+    status = cpu_steps_run(group, request, op, step);
+    if (status != TUTTI_OK)
+        direct_leave_failed(group, request);
+    return status;
+}
 
 /* Takes the next step of the flags for the piece. */
 static inline void piece_take_step(struct cpu_group *group, struct piece *piece)

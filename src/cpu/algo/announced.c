@@ -158,24 +158,11 @@ enum op_progress announced_step(void *group, struct request *request, void *op)
     return progress;
 }
 
-void announced_leave_failed(struct cpu_group *group, const struct request *request)
-{
-    order_fence(); /* the fault is visible before the caller writes to its operands again */
-    if (is_direct(request) && request->operands.send_id == LAYOUT_THIS_PROCESS)
-        direct_leave_failed(group);
-}
-
 enum tutti_status announced_run(void *group, struct request *request, tutti_stream_t stream)
 {
     struct announced_op op;
-    enum tutti_status status = announced_start(group, request, &op);
     (void)stream;
-    if (status != TUTTI_OK)
-        return status;
-    status = cpu_steps_run(group, request, &op.base, announced_step);
-    if (status != TUTTI_OK)
-        announced_leave_failed(group, request);
-    return status;
+    return operation_run(group, request, &op.base, announced_start, announced_step);
 }
 
 enum tutti_status cpu_all_reduce_more(struct cpu_group *group, struct request *request)

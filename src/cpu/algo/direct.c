@@ -148,9 +148,11 @@ enum tutti_status direct_touch_end(struct cpu_group *group, struct rank_set peer
     return status;
 }
 
-void direct_leave_failed(struct cpu_group *group)
+void direct_leave_failed(struct cpu_group *group, const struct request *request)
 {
-    order_fence();
+    order_fence(); /* the fault is visible before the caller writes to its operands again */
+    if (!request->choice.zero_copy || request->operands.send_id != LAYOUT_THIS_PROCESS)
+        return;
     for (int r = 0; r < group->size; r++)
         while (order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 pairs T1 */
             sched_yield();

@@ -511,14 +511,8 @@ static enum op_progress pair_step(void *opaque, struct request *request, void *s
 static enum tutti_status pair_run(void *group, struct request *request, tutti_stream_t stream)
 {
     struct pair_op op;
-    enum tutti_status status = pair_start(group, request, &op);
     (void)stream;
-    if (status != TUTTI_OK)
-        return status;
-    status = cpu_steps_run(group, request, &op.base, pair_step);
-    if (status != TUTTI_OK)
-        announced_leave_failed(group, request);
-    return status;
+    return operation_run(group, request, &op.base, pair_start, pair_step);
 }
 
 const struct algorithm cpu_pair = {sizeof(struct pair_op), pair_start, pair_step, pair_run};
