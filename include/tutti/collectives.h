@@ -96,10 +96,16 @@ TUTTI_API enum tutti_status tutti_all_to_all_with(const void *send, void *recv, 
                                                   const struct tutti_call_options *options);
 /*
  * Collectives with a root, and messages. `root` and `peer` are ranks. The conditions, and the
- * statuses, are those of tutti_all_gather(). All ranks name the same root, else MISMATCH. An
- * operand that a rank does not have is ignored there and may be NULL. A rank returns once its own
- * part is done. So the root of a broadcast or a scatter may return before the others have called,
- * and so may the other ranks of a reduction or a gather.
+ * statuses, are those of tutti_all_gather(). An operand that a rank does not have is ignored there
+ * and may be NULL. A rank returns once its own part is done. So the root of a broadcast or a
+ * scatter may return before the others have called, and so may the other ranks of a reduction or a
+ * gather.
+ *
+ * All ranks call the same collective with the same root, else MISMATCH. A rank whose call waits for
+ * no other rank cannot see this at once: its call returns OK. It gets MISMATCH from its next call
+ * that receives data of a rank that has called something else, and at the latest from its next
+ * call in which all ranks take part (tutti_all_reduce(), tutti_barrier(), ...). The fault is the
+ * first call that differs, as far as the ranks still know it: each remembers its last eight.
  *
  * Broadcast: sets recv[i] on every rank to the root's send[i], for count elements. send: the
  * root's. In place, send is recv at the root; any other overlap is refused.

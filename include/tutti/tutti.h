@@ -473,8 +473,10 @@ struct tutti_fault {
         enum tutti_algo algo;
         uint64_t count;     /* of a v-form: the block between the two; 2^43 - 1: not known */
         uint32_t parameter; /* hash of the scalar, the counts or the subset of ranks; 0: none */
-    } expected, seen; /* Of a mismatch: what rank called, what peer called. Of a TIMEOUT, where it
-                       * is known: seen.count is the time-out in ms, seen.parameter what set it. */
+    } expected, seen; /* Of a mismatch: what rank called, what peer called; .collective is 0 if that
+                       * is not known any more, of both if they differ in a call before
+                       * `sequence`. Of a TIMEOUT, where it is known: seen.count is the time-out in
+                       * ms, seen.parameter what set it. */
 };
 
 /*

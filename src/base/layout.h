@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 9,
+    LAYOUT_VERSION = 10,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,
@@ -50,14 +50,17 @@ enum {
 #define LAYOUT_GROUP_ORDER (UINT64_C(1) << 63)
 /* Added to `order` if the message is an offer. */
 #define LAYOUT_OFFER_ORDER (UINT64_C(1) << 62)
+/* `order` of a collective's message is this bit, 29 bits of the sender's history, and the lower 32
+ * bits of the collective's number. */
+#define LAYOUT_COLLECTIVE_ORDER (UINT64_C(1) << 61)
 
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
 
 /* The description that travels with every operation (promise 4). */
 struct layout_header {
     uint64_t signature; /* collective, dtype, op, algorithm, count: signature.h */
-    uint32_t parameter; /* hash of the scalar */
-    uint32_t number;    /* a count, written last: release M1, P1, P2, Q1, V1, X3, X1 */
+    uint32_t parameter; /* hash of the scalar; lane ALL: xor the owner's history (signature.h) */
+    uint32_t number;    /* a count, written last: release M1, P1, P2, Q1, V1, X1 */
 };
 
 /* Where the operands lie, for peers that can reach them. Follows the header in the announcement of
@@ -86,7 +89,7 @@ struct layout_small_message {
  * header's line, a longer one lies in the owner's place for it: cpu/transport/pair.h. */
 struct layout_message {
     struct layout_header header;
-    uint64_t order; /* number of the collective; 0 in a send; see LAYOUT_GROUP_ORDER */
+    uint64_t order; /* LAYOUT_COLLECTIVE_ORDER or LAYOUT_GROUP_ORDER and more bits; 0 in a send */
     uint64_t id;    /* of a process group's message: the group's own */
     union {
         unsigned char payload[LAYOUT_MESSAGE_BYTES];
@@ -110,11 +113,20 @@ struct layout_read {
 
 #define LAYOUT_REFUSED UINT64_MAX
 
+/* A collective of the lane PAIR, in the log of a rank that has called it. */
+struct layout_logged {
+    uint64_t sequence; /* its number, written last: release X3; 0: being written, or none */
+    uint64_t signature;
+    uint32_t parameter;
+    uint32_t history; /* of the owner, this collective included */
+    uint64_t unused;
+};
+
 /* Begins the area of the lane PAIR. Behind it lie the messages, LAYOUT_WINDOW lines for each rank;
  * the lines for the rank itself hold the messages to all. Behind these lie the places for longer
  * pieces. */
 struct layout_pair {
-    struct layout_header log[LAYOUT_LOG]; /* the last collectives of the lane: release X3 */
+    struct layout_logged log[LAYOUT_LOG]; /* [sequence mod LAYOUT_LOG]: release X3 */
     struct layout_read read[];            /* of each rank's messages */
 };
 
@@ -271,13 +283,14 @@ enum {
     /* The most bytes that a rank can use. */
     LAYOUT_MOST_ARENA = LAYOUT_AREAS_OFFSET + LAYOUT_PIECE_BUFFER_BYTES + LAYOUT_EXCHANGE_BYTES +
                         LAYOUT_SWAP_BYTES + LAYOUT_HALVES * LAYOUT_LINE +
-                        LAYOUT_RANKS * (1 + LAYOUT_WINDOW) * LAYOUT_LINE + LAYOUT_LOG * 16 +
+                        LAYOUT_RANKS * (1 + LAYOUT_WINDOW) * LAYOUT_LINE + LAYOUT_LOG * 32 +
                         LAYOUT_PAIR_BYTES,
 };
 
 static_assert(sizeof(struct layout_header) == 16, "header");
 static_assert(sizeof(struct layout_message) == LAYOUT_LINE, "message");
 static_assert(sizeof(struct layout_read) == LAYOUT_LINE, "read");
+static_assert(sizeof(struct layout_logged) == 32, "logged");
 static_assert(sizeof(struct layout_small_message) == LAYOUT_SMALL_MESSAGE_BYTES, "small message");
 static_assert(offsetof(struct layout_small_message, body) == LAYOUT_LINE, "body");
 static_assert(sizeof(struct layout_flag) == LAYOUT_LINE, "flag");

@@ -78,4 +78,13 @@ static inline uint32_t signature_hash(uint64_t bits)
     return (uint32_t)(bits >> 32) | 1;
 }
 
+/* A rank's history: a hash of all collectives of the lane PAIR that it has called, in their order.
+ * 0: none. Returns the history after one more of them. */
+static inline uint32_t signature_history(uint32_t history, uint64_t signature, uint32_t parameter)
+{
+    const uint64_t more = ((uint64_t)history << 32 | parameter) * UINT64_C(0x9e3779b97f4a7c15);
+    const uint64_t bits = (signature ^ more ^ more >> 29) * UINT64_C(0xd6e8feb86659fd93);
+    return (uint32_t)(bits ^ bits >> 32);
+}
+
 #endif

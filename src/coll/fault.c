@@ -11,6 +11,10 @@
 static void signature_format(const struct tutti_signature *signature, char *text, size_t size)
 {
     const char *name = tutti_collective_name(signature->collective);
+    if (!signature->collective) {
+        snprintf(text, size, "a collective that is no longer in its log");
+        return;
+    }
     if (signature->collective == TUTTI_COLLECTIVE_BARRIER) {
         if (signature->parameter)
             snprintf(text, size, "%s (subset %08" PRIx32 ")", name, signature->parameter);
@@ -82,9 +86,25 @@ static int format_timeout(const struct tutti_fault *fault, char *text, size_t si
                     remedies[source], fault->peer);
 }
 
-int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
+static int format_mismatch(const struct tutti_fault *fault, char *text, size_t size)
 {
     char mine[160], theirs[160];
+    if (!fault->expected.collective && !fault->seen.collective)
+        return snprintf(text, size,
+                        "ranks %d and %d have called different collectives before operation "
+                        "%" PRIu64 ", or the same with different roots, and their logs no longer "
+                        "say which: make the same calls in the same order on all ranks",
+                        fault->rank, fault->peer, fault->sequence);
+    signature_format(&fault->expected, mine, sizeof mine);
+    signature_format(&fault->seen, theirs, sizeof theirs);
+    return snprintf(text, size,
+                    "ranks disagree in operation %" PRIu64 ": rank %d has %s; rank %d has %s: "
+                    "make the same calls in the same order on all ranks",
+                    fault->sequence, fault->rank, mine, fault->peer, theirs);
+}
+
+int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
+{
     if (!fault) {
         if (size)
             *text = 0;
@@ -104,12 +124,7 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
                         ": look at rank %d's log; go on without it by tutti_comm_shrink()",
                         fault->peer, fault->rank, fault->sequence, fault->peer);
     case TUTTI_ERR_MISMATCH:
-        signature_format(&fault->expected, mine, sizeof mine);
-        signature_format(&fault->seen, theirs, sizeof theirs);
-        return snprintf(text, size,
-                        "ranks disagree in operation %" PRIu64 ": rank %d has %s; rank %d has %s: "
-                        "make the same calls in the same order on all ranks",
-                        fault->sequence, fault->rank, mine, fault->peer, theirs);
+        return format_mismatch(fault, text, size);
     case TUTTI_ERR_ABORTED:
         return snprintf(text, size,
                         "rank %d aborted the communicator, noticed by rank %d in operation "

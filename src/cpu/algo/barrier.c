@@ -42,9 +42,7 @@ static bool subset_entered(struct cpu_group *group, struct cpu_op *op,
         if (!word_arrived(op, op->at, &theirs->count, count))
             return false;
         if (theirs->subset != request->parameter) {
-            const struct layout_header header = {.signature = request->signature,
-                                                 .parameter = theirs->subset};
-            op->status = wait_mismatch(group, op->at, &header, request);
+            op->status = wait_mismatch(group, op->at, request->signature, theirs->subset, request);
             return false;
         }
     }

@@ -62,12 +62,19 @@ static inline unsigned char *piece_buffer_of(const struct cpu_group *group, int 
 }
 
 /* Where a rank logs the collective of that number, if it is one of the lane PAIR. */
-static inline struct layout_header *log_entry(const struct cpu_group *group, int rank,
-                                              uint32_t number)
+static inline struct layout_logged *log_entry(const struct cpu_group *group, int rank,
+                                              uint64_t sequence)
 {
     struct layout_pair *pair =
         (struct layout_pair *)(void *)area_of(group, rank, group->areas.pair);
-    return &pair->log[number % LAYOUT_LOG];
+    return &pair->log[sequence % LAYOUT_LOG];
+}
+
+/* The number of the collective whose message has this order. */
+static inline uint64_t sequence_of_order(const struct cpu_group *group, uint64_t order)
+{
+    const uint64_t sequence = group->op.sequence;
+    return sequence + (uint64_t)(int64_t)(int32_t)((uint32_t)order - (uint32_t)sequence);
 }
 
 /* A rank's small message of the operation that runs. */

@@ -53,6 +53,18 @@ void cpu_group_set_messages(struct cpu_group *group, bool (*take)(void *context,
     group->take_message_context = context;
 }
 
+/* Whether another call of the group of calls takes the message that stands before the expected one:
+ * a receive, or the collective that runs or a later one. The collectives of a group of calls run
+ * one after the other, so none of them waits for the message of another one. */
+static bool is_of_another_call(const struct cpu_group *group, uint64_t order, uint64_t expected)
+{
+    if (group->op.calls < 2 || order == expected)
+        return false;
+    if (!order || expected)
+        return !order;
+    return order == group->op.order || sequence_of_order(group, order) > group->op.sequence;
+}
+
 bool message_other(struct cpu_group *group, struct cpu_op *op, int from, bool to_all,
                    uint64_t signature, const struct request *request)
 {
@@ -64,7 +76,7 @@ bool message_other(struct cpu_group *group, struct cpu_op *op, int from, bool to
     if (message->order & LAYOUT_GROUP_ORDER && !to_all && group->take_message)
         return group->take_message(group->take_message_context, from) &&
                message_arrived(group, op, from, to_all, signature, request);
-    if (group->op.calls > 1 && order != message_order(group, request))
+    if (is_of_another_call(group, order, message_order(group, request)))
         return false;
     op->status = wait_message_mismatch(group, from, message, signature, request);
     return false;

@@ -43,18 +43,20 @@ static inline bool word_arrived(struct cpu_op *op, int peer, const uint32_t *wor
     return order_load_acquire_u32(word) == value;
 }
 
-/* Whether the peer's header has this number and means the same operation. If not, the step returns
- * op_stopped(). */
+/* Whether the peer's header has this number and means the same operation after the same history.
+ * If not, the step returns op_stopped(). */
 static inline bool header_arrived(struct cpu_group *group, struct cpu_op *op, int peer,
                                   const struct layout_header *header, uint32_t number,
                                   const struct request *request)
 {
     if (!word_arrived(op, peer, &header->number, number))
         return false;
-    if (__builtin_expect(
-            header->signature == request->signature && header->parameter == request->parameter, 1))
+    if (__builtin_expect(header->signature == request->signature &&
+                             header->parameter == (request->parameter ^ group->op.history),
+                         1))
         return true;
-    op->status = wait_mismatch(group, peer, header, request);
+    op->status = wait_mismatch(group, peer, header->signature,
+                               header->parameter ^ group->op.history, request);
     return false;
 }
 

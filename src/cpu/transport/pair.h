@@ -11,7 +11,9 @@
  * Rooted collectives and v-forms also take a number of the communicator's order. Each rank
  * publishes it with the signature in its log, so that a waiting rank sees which collectives the
  * others have called. Each message has the number, too, so that an old message that nobody took is
- * not mistaken for a later one.
+ * not mistaken for a later one. And it has the sender's history, a hash of all collectives of this
+ * lane that the sender has called: ranks that disagreed about a root have other histories, also if
+ * none of them had to wait.
  *
  * A process group sends messages of its own between those of collectives (message.c). If a rank
  * finds one inside a collective, it takes this message first.
@@ -88,7 +90,7 @@ static inline bool place_is_free(const struct cpu_group *group, struct cpu_op *o
  * operation. */
 static inline uint64_t message_order(const struct cpu_group *group, const struct request *request)
 {
-    return rank_set_empty(request->subset) ? group->op.sequence : 0;
+    return rank_set_empty(request->subset) ? group->op.order : 0;
 }
 
 /* Where the next message to a rank, or to all, lies. */
@@ -197,14 +199,18 @@ static inline enum tutti_status pair_begin(struct cpu_group *group, const struct
      * of whole rounds keep the order of the places. */
     group->op.step += LAYOUT_SLOTS;
     group->op.swaps += LAYOUT_HALVES;
-    const uint32_t number = (uint32_t)group->op.sequence;
-    struct layout_header *entry = log_entry(group, group->rank, number);
-    /* A reader that sees a field of the new entry also sees that the old number has gone. No reader
-     * looks for number + 1 in this place. */
-    order_store_relaxed_u32(&entry->number, number + 1);
+    group->op.history_before = group->op.history;
+    group->op.history =
+        signature_history(group->op.history, request->signature, request->parameter);
+    group->op.order = LAYOUT_COLLECTIVE_ORDER | (uint64_t)(group->op.history >> 3) << 32 |
+                      (uint32_t)group->op.sequence;
+    struct layout_logged *entry = log_entry(group, group->rank, group->op.sequence);
+    /* A reader that sees a field of the new entry also sees that the old number has gone. */
+    order_store_relaxed_u64(&entry->sequence, 0);
     order_store_release_u64(&entry->signature, request->signature); /* X3 pairs X3a, all these */
     order_store_release_u32(&entry->parameter, request->parameter); /* X3 */
-    order_store_release_u32(&entry->number, number);                /* X3 pairs A1 */
+    order_store_release_u32(&entry->history, group->op.history);    /* X3 */
+    order_store_release_u64(&entry->sequence, group->op.sequence);  /* X3 pairs X3a */
     return TUTTI_OK;
 }
 

@@ -24,7 +24,10 @@ struct cpu_sequence {
     uint64_t gathers;      /* count of cpu_group_gather()'s */
     uint64_t before;       /* the sequence before the last of them */
     uint32_t announcement; /* count of the lane ALL's: the place of the small message */
-    int64_t deadline;      /* of the operation; 0 until it first has to wait slowly */
+    uint32_t history;      /* signature.h */
+    uint32_t history_before; /* the last collective of the lane PAIR */
+    uint64_t order;          /* of the messages of that collective: layout_message */
+    int64_t deadline;        /* of the operation; 0 until it first has to wait slowly */
     enum cpu_lane lane;
     int calls;                       /* calls of a group of calls that have not ended: calls.h */
     uint32_t step;                   /* the last one taken: layout.h */

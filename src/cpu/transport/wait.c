@@ -5,6 +5,7 @@
 #include "base/signature.h"
 #include "base/text.h"
 #include "base/wait.h"
+#include "coll/coll.h"
 #include "cpu/transport/same_core.h"
 
 #include <inttypes.h>
@@ -22,35 +23,135 @@ static struct tutti_fault fault_of(const struct cpu_group *group, enum tutti_sta
     };
 }
 
-enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
-                                const struct layout_header *header, const struct request *request)
+/* ---- which collectives the ranks have called ------------------------------------------------- */
+
+/* What a rank has called. The parameter is right if the rank has the same history. */
+struct called {
+    uint64_t signature;
+    uint32_t parameter;
+};
+
+/* Without the parameter of a collective that has none, which may come from another history. */
+static struct tutti_signature called_unpack(const struct called *called)
+{
+    struct tutti_signature signature = signature_unpack(called->signature, called->parameter);
+    if (signature.op != TUTTI_PREMUL_SUM && !coll_is_rooted(signature.collective) &&
+        !coll_varies(signature.collective))
+        signature.parameter = 0;
+    return signature;
+}
+
+/* Copies an entry of a rank's log. Returns its number; 0 if it is empty or being written. */
+static uint64_t log_read(const struct layout_logged *entry, struct called *called,
+                         uint32_t *history)
+{
+    const uint64_t sequence = order_load_acquire_u64(&entry->sequence); /* X3a, these: pair X3 */
+    called->signature = order_load_acquire_u64(&entry->signature);
+    called->parameter = order_load_acquire_u32(&entry->parameter);
+    *history = order_load_acquire_u32(&entry->history);
+    return order_load_relaxed_u64(&entry->sequence) == sequence ? sequence : 0;
+}
+
+static bool is_logged(const struct cpu_group *group, int rank, uint64_t sequence,
+                      struct called *called)
+{
+    uint32_t history;
+    return !group->ranks.sparse && sequence &&
+           log_read(log_entry(group, rank, sequence), called, &history) == sequence;
+}
+
+/* Whether a rank has entered the collective of this number, and what it is: from the rank's
+ * announcement, or, for a collective of the lane PAIR, from its log. */
+static bool has_entered(const struct cpu_group *group, int rank, uint64_t sequence,
+                        struct called *called)
+{
+    const bool own_is_pair = group->op.lane == LANE_PAIR && sequence == group->op.sequence;
+    const uint32_t history = own_is_pair ? group->op.history_before : group->op.history;
+    for (uint32_t place = 0; place < LAYOUT_SMALL_MESSAGES; place++) {
+        const struct layout_header *header = announcement_place(group, rank, place);
+        if (order_load_acquire_u32(&header->number) != (uint32_t)sequence) /* A1 pairs M1 */
+            continue;
+        called->signature = order_load_acquire_u64(&header->signature);
+        called->parameter = order_load_acquire_u32(&header->parameter) ^ history;
+        return called->signature && order_load_relaxed_u32(&header->number) == (uint32_t)sequence;
+    }
+    return is_logged(group, rank, sequence, called);
+}
+
+/* What a rank has called under this number; zeros if that is not known any more. */
+static struct tutti_signature called_by(const struct cpu_group *group, int rank, uint64_t sequence)
+{
+    struct called called;
+    return has_entered(group, rank, sequence, &called) ? called_unpack(&called)
+                                                       : (struct tutti_signature){0};
+}
+
+/* The history of a rank before its collective of this number. Returns false if that is not known
+ * any more. */
+static bool history_read(const struct cpu_group *group, int rank, uint64_t before,
+                         uint32_t *history)
+{
+    uint64_t newest = 0;
+    *history = 0;
+    for (uint64_t i = 0; i < LAYOUT_LOG && !group->ranks.sparse; i++) {
+        struct called called;
+        uint32_t of_entry;
+        const uint64_t sequence = log_read(log_entry(group, rank, i), &called, &of_entry);
+        if (sequence >= before)
+            return false;
+        if (sequence > newest) {
+            newest = sequence;
+            *history = of_entry;
+        }
+    }
+    return true;
+}
+
+/* Whether the logs of this rank and of a peer show that the two have called different collectives
+ * before this number. The fault is then the first of these that is known. */
+static bool logs_differ(const struct cpu_group *group, int peer, uint64_t before,
+                        struct tutti_fault *fault)
+{
+    uint64_t first = before;
+    for (uint64_t i = 0; i < LAYOUT_LOG && !group->ranks.sparse; i++) {
+        struct called own, theirs;
+        uint32_t history;
+        const uint64_t sequence = log_read(log_entry(group, group->rank, i), &own, &history);
+        if (sequence >= first || !is_logged(group, peer, sequence, &theirs) ||
+            (own.signature == theirs.signature && own.parameter == theirs.parameter))
+            continue;
+        first = fault->sequence = sequence;
+        fault->expected = called_unpack(&own);
+        fault->seen = called_unpack(&theirs);
+    }
+    return first < before;
+}
+
+/* A mismatch of this rank's operation with a peer's. `theirs` has come with the peer's history. */
+static struct tutti_fault mismatch_of(const struct cpu_group *group, int peer,
+                                      const struct called *theirs, const struct request *request)
 {
     struct tutti_fault fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
-    fault.seen = signature_unpack(header->signature, header->parameter);
+    uint32_t history;
+    const bool same_call = theirs->signature == request->signature;
+    fault.seen = called_unpack(theirs);
+    if (group->op.lane == LANE_SUBSET || logs_differ(group, peer, group->op.sequence, &fault) ||
+        !same_call || group->op.lane != LANE_ALL)
+        return fault;
+    if (history_read(group, peer, group->op.sequence, &history) ? history != group->op.history
+                                                                : !request->parameter)
+        fault.expected = fault.seen = (struct tutti_signature){0};
+    return fault;
+}
+
+enum tutti_status wait_mismatch(struct cpu_group *group, int peer, uint64_t signature,
+                                uint32_t parameter, const struct request *request)
+{
+    const struct called theirs = {signature, parameter};
+    struct tutti_fault fault = mismatch_of(group, peer, &theirs, request);
+    if (group->op.lane == LANE_SUBSET)
+        fault.seen.parameter = parameter;
     return cpu_group_fail(group, &fault);
-}
-
-/* Copies the header that a rank has under this number. Returns false if the rank has none yet or is
- * writing it. */
-static bool header_read(const struct layout_header *header, uint32_t number,
-                        struct layout_header *copy)
-{
-    if (order_load_acquire_u32(&header->number) != number) /* A1 pairs M1, X3 */
-        return false;
-    copy->signature = order_load_acquire_u64(&header->signature); /* X3a pairs X3 */
-    copy->parameter = order_load_acquire_u32(&header->parameter);
-    return copy->signature && order_load_relaxed_u32(&header->number) == number;
-}
-
-/* Whether the peer has entered the collective of this number. Copies its header from the peer's
- * announcement, or, for a collective of the lane PAIR, from the peer's log. */
-static bool has_entered(const struct cpu_group *group, int peer, uint32_t number,
-                        struct layout_header *header)
-{
-    for (uint32_t place = 0; place < LAYOUT_SMALL_MESSAGES; place++)
-        if (header_read(announcement_place(group, peer, place), number, header))
-            return true;
-    return !group->ranks.sparse && header_read(log_entry(group, peer, number), number, header);
 }
 
 enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
@@ -58,50 +159,80 @@ enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
                                         const struct request *request)
 {
     struct tutti_fault fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
-    const uint64_t sent = message->order & ~LAYOUT_OFFER_ORDER;
-    struct layout_header header = message->header;
+    const uint64_t order = message->order & ~LAYOUT_OFFER_ORDER;
+    const uint64_t own = group->op.sequence;
     fault.expected = signature_unpack(signature, request->parameter);
-    fault.seen = signature_unpack(header.signature, header.parameter);
-    if (header.signature != signature || header.parameter != request->parameter)
+    fault.seen = signature_unpack(message->header.signature, message->header.parameter);
+    const bool same_call =
+        message->header.signature == signature && message->header.parameter == request->parameter;
+    if (!rank_set_empty(request->subset) || !(order & LAYOUT_COLLECTIVE_ORDER))
+        return cpu_group_fail(group, &fault); /* a send on one side, or on both */
+    /* The ranks' calls differ from the earlier of the two operations on, or from an earlier one. */
+    const uint64_t sent = sequence_of_order(group, order), first = sent < own ? sent : own;
+    if (logs_differ(group, peer, first, &fault))
         return cpu_group_fail(group, &fault);
-    /* The ranks' calls differ from the earlier of the two operations on. */
-    const bool is_early = sent > group->op.sequence;
-    if (!is_early)
-        fault.sequence = sent;
-    if (has_entered(group, is_early ? peer : group->rank, (uint32_t)fault.sequence, &header))
-        *(is_early ? &fault.seen : &fault.expected) =
-            signature_unpack(header.signature, header.parameter);
+    fault.sequence = first;
+    if (sent > own)
+        fault.seen = called_by(group, peer, own);
+    else if (sent < own)
+        fault.expected = called_by(group, group->rank, sent);
+    else if (same_call)
+        fault.expected = fault.seen = (struct tutti_signature){0};
     return cpu_group_fail(group, &fault);
+}
+
+/* Whether a peer has entered a collective of the lane PAIR behind this number. */
+static bool has_passed(const struct cpu_group *group, int peer, uint64_t sequence)
+{
+    for (uint64_t i = 0; i < LAYOUT_LOG && !group->ranks.sparse; i++)
+        if (order_load_acquire_u64(&log_entry(group, peer, i)->sequence) > sequence) /* X3a: X3 */
+            return true;
+    return false;
+}
+
+static bool has_arrived(const struct word_wait *wait)
+{
+    return order_load_acquire_u32(wait->word) == wait->value; /* A1 pairs the word's release */
 }
 
 /* Whether a rank has entered another operation, so that the peer never writes the word. In a
  * barrier of a subset: whether the peer has entered the next collective. In any other collective:
- * also whether the peer has entered a barrier of a subset. Returns false in a set-up, and in a send
- * or receive, where only the message is compared. */
-static bool is_mismatch(struct cpu_group *group, int peer, const struct request *request,
-                        struct tutti_fault *fault)
+ * also whether the peer has passed this collective without writing the word, or has entered a
+ * barrier of a subset. Returns false in a set-up, and in a send or receive, where only the message
+ * is compared. */
+static bool is_mismatch(struct word_wait *wait)
 {
+    struct cpu_group *group = wait->group;
+    const struct request *request = wait->request;
+    const int peer = wait->peer;
     const bool subset = group->op.lane == LANE_SUBSET;
-    const uint32_t number = (uint32_t)group->op.sequence + subset;
+    const uint64_t sequence = group->op.sequence + subset;
     const uint32_t next = group->op.meetings[peer] + 1;
     const struct layout_meeting *meeting = &group->arenas[peer]->meetings[group->rank][next % 2];
-    struct layout_header header;
-    *fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
+    struct called called = {0};
     if (group->op.lane == LANE_NONE ||
         (group->op.lane == LANE_PAIR && !rank_set_empty(request->subset)))
         return false;
     for (int r = 0; r < group->size; r++) {
-        if (r == group->rank || (subset && r != peer) || !has_entered(group, r, number, &header) ||
-            (header.signature == request->signature && header.parameter == request->parameter))
+        if (r == group->rank || (subset && r != peer) ||
+            !has_entered(group, r, sequence, &called) ||
+            (called.signature == request->signature && called.parameter == request->parameter))
             continue;
-        fault->peer = r;
-        fault->seen = signature_unpack(header.signature, header.parameter);
+        wait->fault = mismatch_of(group, r, &called, request);
         return true;
     }
-    if (!subset && !has_entered(group, peer, number, &header) &&
+    if (subset)
+        return false;
+    if (has_passed(group, peer, sequence) && !has_arrived(wait)) {
+        called = (struct called){0};
+        wait->fault = mismatch_of(group, peer, &called, request);
+        return true;
+    }
+    if (!has_entered(group, peer, sequence, &called) &&
         order_load_acquire_u32(&meeting->count) == next) { /* A1: B1 */
-        fault->seen.collective = TUTTI_COLLECTIVE_BARRIER;
-        fault->seen.parameter = meeting->subset;
+        wait->fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
+        wait->fault.seen.collective = TUTTI_COLLECTIVE_BARRIER;
+        wait->fault.seen.parameter = meeting->subset;
         return true;
     }
     return false;
@@ -111,23 +242,23 @@ static bool is_mismatch(struct cpu_group *group, int peer, const struct request 
  * complete. The peer may know of this already and never write the word. */
 static bool some_rank_exited(struct cpu_group *group, int peer, struct tutti_fault *fault)
 {
-    const uint32_t number = (uint32_t)group->op.sequence;
-    struct layout_header header;
+    const uint64_t sequence = group->op.sequence;
+    struct called called;
     struct rank_set left, dead;
     if (group->op.lane != LANE_ALL)
         return false;
     cpu_group_exited_peers(group, &left, &dead); /* before the announcements are read */
     const struct rank_set exited = rank_set_union(left, dead);
     for (int r = rank_set_next(exited, -1); r >= 0; r = rank_set_next(exited, r))
-        if (!has_entered(group, r, number, &header) || !has_entered(group, peer, number, &header))
+        if (!has_entered(group, r, sequence, &called) ||
+            !has_entered(group, peer, sequence, &called))
             return cpu_group_check_peers(group, r, true, fault);
     return false;
 }
 
-static bool has_arrived(void *context)
+static bool poll(void *context)
 {
-    const struct word_wait *wait = context;
-    return order_load_acquire_u32(wait->word) == wait->value; /* A1 pairs the word's release */
+    return has_arrived(context);
 }
 
 static bool trouble_find(void *context, enum wait_depth depth)
@@ -136,7 +267,7 @@ static bool trouble_find(void *context, enum wait_depth depth)
     struct cpu_group *group = wait->group;
     if (depth == WAIT_ALL)
         cpu_group_awaits(group, wait->peer);
-    return is_mismatch(group, wait->peer, wait->request, &wait->fault) ||
+    return is_mismatch(wait) ||
            cpu_group_check_peers(group, wait->peer, depth != WAIT_MEMORY, &wait->fault) ||
            (depth == WAIT_ALL && some_rank_exited(group, wait->peer, &wait->fault));
 }
@@ -157,9 +288,9 @@ static struct tutti_fault timeout_fault(const struct word_wait *wait)
 static struct rank_set missing_of(const struct cpu_group *group, int peer)
 {
     struct rank_set missing = rank_set_none;
-    struct layout_header header;
+    struct called called;
     for (int r = 0; r < group->size && group->op.lane == LANE_ALL; r++)
-        if (r != group->rank && !has_entered(group, r, (uint32_t)group->op.sequence, &header))
+        if (r != group->rank && !has_entered(group, r, group->op.sequence, &called))
             rank_set_add(&missing, r);
     return rank_set_empty(missing) ? rank_set_of(cpu_group_late_rank(group, peer)) : missing;
 }
@@ -221,7 +352,7 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
     struct word_wait wait = {
         .group = group, .peer = peer, .value = value, .word = word, .request = request};
     const struct waiter waiter = {
-        .poll = has_arrived,
+        .poll = poll,
         .look = trouble_find,
         .yields_at_once = yields_at_once,
         .bell = sleep_on_bell,

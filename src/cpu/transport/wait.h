@@ -38,12 +38,12 @@ struct word_wait {
 bool wait_look(struct word_wait *wait, enum wait_depth depth, bool late);
 /* The struct waiter's remind(). `wait`: a struct word_wait. */
 void wait_remind(void *wait, int waited_s);
-/* Fails the group: the peer's header differs from the request. Returns MISMATCH. */
-enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
-                                const struct layout_header *header, const struct request *request);
-/* The same for a message, where one with this signature is expected. If only its `order` differs,
- * for example because two ranks both act as root, the fault is that of the earlier operation, as
- * far as this operation is still known. */
+/* Fails the group: the peer's operation has another signature or parameter than the request, or
+ * the peer has another history. The fault is that of the first collective that is known to differ.
+ * Returns MISMATCH. */
+enum tutti_status wait_mismatch(struct cpu_group *group, int peer, uint64_t signature,
+                                uint32_t parameter, const struct request *request);
+/* The same for a message, where one with this signature is expected. */
 enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
                                         const struct layout_message *message, uint64_t signature,
                                         const struct request *request);
@@ -104,7 +104,7 @@ static inline void wait_publish(struct cpu_group *group, struct layout_header *h
                                 uint32_t number, const struct request *request)
 {
     header->signature = request->signature;
-    header->parameter = request->parameter;
+    header->parameter = request->parameter ^ group->op.history;
     order_store_release_u32(&header->number, number); /* M1, P1, P2, Q1, V1 pair A1 */
     bell_ring_if_heard(group);
 }
