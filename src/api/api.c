@@ -9,10 +9,10 @@
 #include "base/signature.h"
 #include "coll/backend.h"
 #include "coll/coll.h"
+#include "coll/region.h"
 #include "comm/comm.h"
 #include "ipc/fork.h"
 #include "record/recorder.h"
-#include "symm/symm.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -85,9 +85,9 @@ call_check(const struct tutti_comm *comm, const char *call, const struct coll *c
         return coll_explain(call, coll, args, error, comm->rank, comm->world_size, send);
     if (device == TUTTI_DEVICE_CUDA || (!args->count && !coll->varies))
         return TUTTI_OK;
-    if (coll_has(coll->send, comm->rank, args->peer) && symm_on_device(args->send, &ordinal))
+    if (coll_has(coll->send, comm->rank, args->peer) && region_on_device(args->send, &ordinal))
         return device_refuse(call, send, args->send, ordinal);
-    if (coll_has(coll->recv, comm->rank, args->peer) && symm_on_device(args->recv, &ordinal))
+    if (coll_has(coll->recv, comm->rank, args->peer) && region_on_device(args->recv, &ordinal))
         return device_refuse(call, "recv", args->recv, ordinal);
     return TUTTI_OK;
 }
@@ -147,27 +147,17 @@ static void blocks_read(const struct tutti_comm *comm, const struct coll *coll,
         request->parameter = signature_hash(blocks->counts[r] ^ (uint64_t)request->parameter << 32);
 }
 
-static bool view_find(const struct tutti_comm *comm, const void *pointer, size_t bytes,
-                      struct symm_view *view)
+/* Finds the place where the peers can reach an operand. There is none unless the operand lies in a
+ * region of a group with these ranks. */
+static void operand_find(const struct tutti_comm *comm, const void *operand, size_t bytes,
+                         uint64_t *id, uint64_t *offset, void *const **buffers)
 {
-    const struct symm_view *bounce = comm->bounce;
-    if (!bounce)
-        return symm_find(pointer, bytes, view);
-    const size_t offset = (size_t)((uintptr_t)pointer - (uintptr_t)bounce->buffers[bounce->rank]);
-    if (offset >= bounce->buffer_bytes || bytes > bounce->buffer_bytes - offset)
-        return symm_find(pointer, bytes, view);
-    *view = *bounce;
-    view->offset = offset;
-    return true;
-}
-
-/* Whether the peers can reach an operand, because it lies in an allocation of a group with these
- * ranks. */
-static bool operand_find(const struct tutti_comm *comm, const void *operand, size_t bytes,
-                         struct symm_view *view)
-{
-    return view_find(comm, operand, bytes, view) && view->rank == comm->rank &&
-           view->world_size == comm->world_size;
+    const struct region *region = region_find(operand, bytes);
+    if (!region || region->rank != comm->rank || region->world_size != comm->world_size)
+        return;
+    *id = region->id;
+    *offset = (uintptr_t)operand - (uintptr_t)region->base;
+    *buffers = region->buffers;
 }
 
 /* Finds the places where the peers can reach the operands. In a collective of all ranks, if an
@@ -177,7 +167,6 @@ static bool operand_find(const struct tutti_comm *comm, const void *operand, siz
 static void operands_find(const struct tutti_comm *comm, const struct coll *coll,
                           struct request *request)
 {
-    struct symm_view view;
     const bool sends = coll_has(coll->send, comm->rank, request->peer);
     const bool shows_recv = coll->peer ? coll_has(coll->recv, comm->rank, request->peer)
                                        : !coll->send_all && !coll->recv_all;
@@ -194,19 +183,12 @@ static void operands_find(const struct tutti_comm *comm, const struct coll *coll
                                              .recv = (uintptr_t)request->recv};
         return;
     }
-    if (sends && operand_find(comm, request->send,
-                              request->bytes * coll_send_blocks(coll, comm->world_size), &view)) {
-        operands->send_id = view.id;
-        operands->send = view.offset;
-        request->send_buffers = view.buffers;
-    }
-    if (shows_recv &&
+    if (sends)
+        operand_find(comm, request->send, request->bytes * coll_send_blocks(coll, comm->world_size),
+                     &operands->send_id, &operands->send, &request->send_buffers);
+    if (shows_recv)
         operand_find(comm, request->recv, request->bytes * coll_recv_blocks(coll, comm->world_size),
-                     &view)) {
-        operands->recv_id = view.id;
-        operands->recv = view.offset;
-        request->recv_buffers = view.buffers;
-    }
+                     &operands->recv_id, &operands->recv, &request->recv_buffers);
     if (!coll->peer && shows_recv && operands->recv_id == LAYOUT_PRIVATE)
         operands->send_id = LAYOUT_PRIVATE;
 }

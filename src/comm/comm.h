@@ -19,7 +19,6 @@ struct comm_setup;
 struct cuda_group;
 struct interrupt;
 struct meeting;
-struct symm_view;
 struct work_pool;
 
 /* options->name has up to RECORD_NAME_BYTES. The names of plain communicators also have a
@@ -40,7 +39,6 @@ struct tutti_comm {
     uint32_t epoch;         /* of the process that created it: ipc/fork.h */
     struct recorder recorder;
     struct cuda_group *cuda;        /* NULL on CPU */
-    const struct symm_view *bounce; /* its process group's; NULL: there is none */
     bool ready;                     /* the rendezvous has succeeded */
     int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
     void *progress_context;

@@ -381,11 +381,11 @@ static bool is_unused_by_peers(const struct tutti_pg *pg)
 void pg_bounce_close(struct tutti_pg *pg)
 {
     struct pg_bounce *bounce = &pg->bounce;
+    region_remove(&bounce->region);
     if (bounce->block && is_unused_by_peers(pg))
         cuda_block_give(pg->stage, bounce->block);
     else if (bounce->block)
         cuda_block_lose(pg->stage, bounce->block);
-    pg->comm->bounce = NULL;
     pg_share_destroy(bounce->share);
 }
 
@@ -496,14 +496,18 @@ static enum tutti_status bounce_open(struct tutti_pg *pg, int64_t timeout_ms)
     }
     for (int r = 0; r < pg->comm->world_size; r++)
         bounce->buffers[r] = (void *)(uintptr_t)views[r].bytes;
-    bounce->view = (struct symm_view){
-        .id = LAYOUT_BOUNCE,
+    bounce->region = (struct region){
+        .base = bounce->buffers[pg->comm->rank],
+        .bytes = BOUNCE_BYTES,
+        .epoch = pg->epoch,
+        .ordinal = -1,
         .rank = pg->comm->rank,
         .world_size = pg->comm->world_size,
+        .ready = 1,
+        .id = LAYOUT_BOUNCE,
         .buffers = bounce->buffers,
-        .buffer_bytes = BOUNCE_BYTES,
     };
-    pg->comm->bounce = &bounce->view;
+    (void)region_add(&bounce->region); /* if there is no room, the hosts copy */
     return TUTTI_OK;
 }
 
@@ -520,7 +524,7 @@ static enum tutti_status bounce_choose(struct pipe *pipe)
             cpu_group_ranks(host)->remote)) /* threads of one process reach each other's blocks */
         return TUTTI_OK;
     enum tutti_status status = bounce_open(pg, pipe->op->timeout_ms);
-    if (status != TUTTI_OK || !pg->comm->bounce)
+    if (status != TUTTI_OK || !pg->bounce.region.ready)
         return status;
     pipe->bounce = &pg->bounce;
     pipe->first_slot = pg->bounce.slots_used;

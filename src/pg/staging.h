@@ -4,9 +4,9 @@
 #ifndef TUTTI_PG_STAGING_H
 #define TUTTI_PG_STAGING_H
 
+#include "coll/region.h"
 #include "cuda/staging/stage.h"
 #include "pg/share.h"
-#include "symm/symm.h"
 #include "tutti/pg.h"
 
 struct pg_op;
@@ -48,10 +48,10 @@ struct pg_slot {
 
 struct pg_bounce {
     struct pg_share *share;
-    bool open_tried; /* all ranks try for the same operation; comm->bounce is set if that succeeded
+    bool open_tried; /* all ranks try for the same operation; region.ready is set if that succeeded
                       */
     struct cuda_block *block; /* for copies of the devices */
-    struct symm_view view;    /* for the hosts' reductions */
+    struct region region;     /* for the hosts' reductions */
     void *buffers[TUTTI_MAX_RANKS];
     struct pg_slot slots[PG_SLOTS];
     uint64_t slots_used; /* number of slots used so far */

@@ -23,7 +23,7 @@
 #include "ipc/channel.h"
 #include "ipc/random.h"
 #include "store/status_agree.h"
-#include "symm/symm_internal.h"
+#include "symm/symm.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -70,7 +70,7 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
     struct tutti_symmetric_group *group = allocation->group;
     struct offer *mine = &all[group->rank];
     *mine = (struct offer){
-        .bytes = allocation->bytes, .device = allocation->device, .fd = allocation->fd};
+        .bytes = allocation->region.bytes, .device = allocation->device, .fd = allocation->fd};
     memcpy(mine->uuid, allocation->uuid, sizeof mine->uuid);
     memcpy(mine->key, allocation->key, sizeof mine->key);
     bool overlapping = false;
@@ -81,7 +81,7 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
     if (status == TUTTI_OK)
         status = gather(group, all, sizeof *all, deadline);
     if (status == TUTTI_OK)
-        allocation->id = all[0].id > LAYOUT_BOUNCE ? all[0].id : LAYOUT_BOUNCE + 1;
+        allocation->region.id = all[0].id > LAYOUT_BOUNCE ? all[0].id : LAYOUT_BOUNCE + 1;
     return status;
 }
 
@@ -220,7 +220,7 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
             (uint32_t *)(void *)((char *)allocation->buffers[r] + allocation->pad_offset);
     close(allocation->fd);
     allocation->fd = -1;
-    order_store_release_u32(&allocation->ready, 1); /* Y4 pairs Y4a */
+    order_store_release_u32(&allocation->region.ready, 1); /* Y4 pairs Y4a */
     return TUTTI_OK;
 }
 
@@ -262,7 +262,7 @@ enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_
             group->name);
     bool usable = false;
     enum tutti_status status = TUTTI_OK;
-    if (allocation->ready)
+    if (allocation->region.ready)
         goto out; /* another thread has finished it since the caller looked */
     if (group->failed) {
         status = error_set(group->failed, "group \"%s\" has failed before: %s", group->name,

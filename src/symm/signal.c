@@ -9,7 +9,7 @@
 #include "base/options.h"
 #include "base/order.h"
 #include "base/wait.h"
-#include "symm/symm_internal.h"
+#include "symm/symm.h"
 
 /* ---- transitions of a word ------------------------------------------------------------------- */
 

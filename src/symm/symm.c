@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Symmetric memory: groups, allocations and typed views. */
+#include "symm/symm.h"
+
 #include "base/error.h"
+#include "base/fork_mutex.h"
 #include "base/options.h"
 #include "base/order.h"
 #include "cpu/transport/local.h"
 #include "ipc/fork.h"
 #include "store/store.h"
-#include "symm/symm_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,6 +17,35 @@
 #include <unistd.h>
 
 /* ---- groups ---------------------------------------------------------------------------------- */
+
+static struct fork_mutex lock = FORK_MUTEX(NULL); /* of the list */
+static struct tutti_symmetric_group *groups;
+
+/* Return false if this process has registered that rank of a group of that name. */
+static bool group_add(struct tutti_symmetric_group *new)
+{
+    fork_mutex_lock(&lock);
+    const struct tutti_symmetric_group *old = groups;
+    while (old && (old->rank != new->rank || strcmp(old->name, new->name) != 0 ||
+                   fork_detected(old->comm->epoch)))
+        old = old->next;
+    if (!old) {
+        new->next = groups;
+        groups = new;
+    }
+    fork_mutex_unlock(&lock);
+    return !old;
+}
+
+static void group_remove(struct tutti_symmetric_group *group)
+{
+    fork_mutex_lock(&lock);
+    struct tutti_symmetric_group **link = &groups;
+    while (*link != group)
+        link = &(*link)->next;
+    *link = group->next;
+    fork_mutex_unlock(&lock);
+}
 
 static enum tutti_status group_check(const char *name, int rank, int world_size,
                                      tutti_store_t *store, tutti_symm_group_t **group)
@@ -68,7 +99,7 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
     memcpy(new->name, name, strlen(name) + 1);
     pthread_mutex_init(&new->rendezvous_lock, NULL);
 
-    if (!symm_group_add(new)) {
+    if (!group_add(new)) {
         group_free(new);
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_symm_group: rank %d of group \"%s\" is already registered in this "
@@ -77,6 +108,11 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
     }
     *group = new;
     return TUTTI_OK;
+}
+
+static struct symm_allocation *allocation_of(struct region *region)
+{
+    return (struct symm_allocation *)(void *)region;
 }
 
 /* The peers' memory, then this rank's own. */
@@ -97,7 +133,7 @@ static void unmap(struct symm_allocation *allocation)
 
 static void allocation_destroy(struct symm_allocation *allocation)
 {
-    symm_allocation_remove(allocation);
+    region_remove(&allocation->region);
     if (!allocation->cuda)
         order_store_release_u32(&symm_tail(allocation, allocation->segment.base)->left, 1); /* Y6 */
     unmap(allocation);
@@ -112,9 +148,9 @@ void tutti_symm_group_destroy(tutti_symm_group_t *group)
      * as it is. */
     if (!group || fork_detected(group->comm->epoch))
         return;
-    symm_group_remove(group);
-    for (struct symm_allocation *each; (each = symm_allocation_of(group));)
-        allocation_destroy(each);
+    group_remove(group);
+    for (struct region *each; (each = region_of_group(group));)
+        allocation_destroy(allocation_of(each));
     group_free(group);
 }
 
@@ -185,12 +221,12 @@ static enum tutti_status device_create(struct symm_allocation *new)
         cuda_symm_create(&config, &device, &new->cuda, &new->segment.base, &new->fd);
     if (status != TUTTI_OK)
         return status;
-    new->ordinal = device.ordinal;
+    new->region.ordinal = device.ordinal;
     memcpy(new->uuid, device.uuid, sizeof new->uuid);
     return TUTTI_OK;
 }
 
-/* Compute the layout and create the memory. The registry does not know it yet. */
+/* Compute the layout and create the memory. It is no region yet. */
 static enum tutti_status allocation_init(tutti_symm_group_t *group, enum tutti_device device,
                                          size_t bytes, struct symm_allocation *new)
 {
@@ -198,8 +234,15 @@ static enum tutti_status allocation_init(tutti_symm_group_t *group, enum tutti_d
         (size_t)SYMM_CHANNELS * (size_t)group->world_size * SYMM_LINE_WORDS * sizeof(uint32_t);
     new->group = group;
     new->device = device;
-    new->ordinal = -1;
-    new->bytes = bytes;
+    new->region = (struct region){
+        .bytes = bytes,
+        .epoch = group->comm->epoch,
+        .ordinal = -1,
+        .rank = group->rank,
+        .world_size = group->world_size,
+        .symm_group = group,
+        .buffers = new->buffers,
+    };
     new->pad_offset = round_up(bytes);
     new->pad_bytes = round_up(signal_bytes + SYMM_FREE_PAD_BYTES);
     enum tutti_status status =
@@ -226,11 +269,12 @@ enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device 
     if (status != TUTTI_OK)
         goto err_free;
 
-    if (!symm_allocation_add(new)) {
+    new->region.base = new->segment.base;
+    if (!region_add(&new->region)) {
         status = error_set(TUTTI_ERR_NO_MEMORY,
                            "tutti_symm_alloc: this process already has %d symmetric buffers, the "
                            "most that are allowed: free some, or put several tensors in one buffer",
-                           SYMM_MAX_ALLOCATIONS);
+                           REGION_MAX);
         goto err_unmap;
     }
     *buffer = new->segment.base;
@@ -242,6 +286,31 @@ err_unmap:
 err_free:
     free(new);
     return status;
+}
+
+struct symm_allocation *symm_allocation_get(const void *buffer, const char *call)
+{
+    struct region *region = buffer ? region_lookup(buffer, 0) : NULL;
+    if (region && region->base == buffer && region->symm_group)
+        return allocation_of(region);
+    error_set(TUTTI_ERR_INVALID,
+              "%s: %p is not a symmetric buffer of this process: pass an address that "
+              "tutti_symm_alloc() returned and that is not freed; a child of fork() cannot use its "
+              "parent's buffers",
+              call, buffer);
+    return NULL;
+}
+
+struct symm_allocation *symm_allocation_get_mapped(const void *buffer, const char *call)
+{
+    struct symm_allocation *allocation = symm_allocation_get(buffer, call);
+    if (allocation && !order_load_acquire_u32(&allocation->region.ready)) {
+        error_set(TUTTI_ERR_INVALID,
+                  "%s: the peers' buffers are not mapped yet: call tutti_symm_rendezvous() first",
+                  call);
+        return NULL;
+    }
+    return allocation;
 }
 
 enum tutti_status tutti_symm_free(void *buffer)
@@ -263,7 +332,7 @@ static enum tutti_status info_write(const struct symm_allocation *allocation,
     struct tutti_symm_info own = {
         .rank = allocation->group->rank,
         .world_size = allocation->group->world_size,
-        .buffer_bytes = allocation->bytes,
+        .buffer_bytes = allocation->region.bytes,
         .signal_pad_bytes = allocation->pad_bytes,
         .buffers = allocation->buffers,
         .signal_pads = allocation->pads,
@@ -284,7 +353,7 @@ enum tutti_status tutti_symm_rendezvous(void *buffer, int64_t timeout_ms,
         return TUTTI_ERR_INVALID;
     enum tutti_status status =
         options_check_out("tutti_symm_rendezvous: info", "tutti_symm_info", info, sizeof *info);
-    if (status == TUTTI_OK && !order_load_acquire_u32(&allocation->ready))
+    if (status == TUTTI_OK && !order_load_acquire_u32(&allocation->region.ready))
         status = symm_meet(allocation, timeout_ms);
     return status == TUTTI_OK ? info_write(allocation, info) : status;
 }
@@ -356,7 +425,7 @@ enum tutti_status tutti_symm_buffer(void *buffer, int rank, const int64_t *sizes
                          (int)dtype);
     enum tutti_status status = count_elements(sizes, dims, &count);
     if (status == TUTTI_OK)
-        status = check_range(storage_offset, count, allocation->bytes / width, rank, call,
+        status = check_range(storage_offset, count, allocation->region.bytes / width, rank, call,
                              tutti_dtype_name(dtype), "buffer");
     if (status == TUTTI_OK)
         *view = (char *)allocation->buffers[rank] + (size_t)storage_offset * width;

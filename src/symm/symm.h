@@ -1,55 +1,102 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Symmetric memory for the collectives, which ask whether an operand lies in memory that every rank
- * has mapped, and where. registry.c knows the buffers of this process, meet.c maps those of the
- * peers, symm.c has the calls for groups, allocations and views, signal.c those for signals and the
- * barrier.
+ * Symmetric memory. symm.c has the calls for groups, allocations and views, meet.c maps the peers'
+ * buffers, signal.c has the calls for signals and the barrier.
  *
  * An allocation is one sealed memfd, or one exported allocation of a device: the buffer, the signal
  * pad, and a tail that says that the owner has freed it. A group meets once. Then each allocation
- * has a round of its own.
- *
- * A collective finds the allocation of an address without a lock, in a table of 1024 slots. Only
- * two-shots and longer one-shots look. Each announcement has the random ids that rank 0 gave to the
- * two allocations, so each rank sees whether all ranks use the same ones. On CUDA an operand in
- * symmetric memory is memory of the device like any other.
+ * has a round of its own. Each allocation is a region (coll/region.h), whose id rank 0 chooses.
  */
 #ifndef TUTTI_SYMM_H
 #define TUTTI_SYMM_H
 
-#include "base/order.h"
-#include "tutti/tutti.h"
+#include "coll/region.h"
+#include "comm/comm.h"
+#include "cuda/runtime/symm.h"
+#include "ipc/segment.h"
 
-#include <stdbool.h>
-#include <stdint.h>
+#include <assert.h>
+#include <pthread.h>
 
-/* Where an operand lies. Its allocation is mapped by all ranks. */
-struct symm_view {
-    uint64_t id; /* of the allocation: random, equal on all ranks, never a constant of layout.h */
-    int rank;    /* the caller's, in the allocation's group */
-    int world_size;
-    uint64_t offset;      /* of the operand from the start of the caller's buffer, in bytes */
-    void *const *buffers; /* by rank: addresses in this process, valid until the free */
-    size_t buffer_bytes;  /* of each rank's buffer */
+enum {
+    SYMM_NAME_BYTES = 64,
+    SYMM_PAGE = 4096,           /* alignment of buffers, also where the machine's page is larger */
+    SYMM_LINE_WORDS = 16,       /* a cache line of signal words */
+    SYMM_CHANNELS = 8,          /* of each signal pad */
+    SYMM_FREE_PAD_BYTES = 2048, /* after the channels' words, for the user */
 };
 
 /*
- * Return true and fill *view if [pointer, pointer + bytes) lies in host memory that this process
- * allocated with tutti_symm_alloc() and whose rendezvous has succeeded. Takes no lock. Costs one
- * load if the process has no allocation.
+ * Layout of one rank's segment. All ranks have the same layout, on CPU and on CUDA:
+ *   0                       the buffer of `bytes` bytes, up to the end of its last page
+ *   pad_offset              the signal pad of pad_bytes bytes
+ *   pad_offset + pad_bytes  the tail: this struct, or struct cuda_symm_tail on CUDA
+ * Word [(channel * world_size + from) * 16] of the pad is 1 while a signal from rank `from` is
+ * raised. Rank `from` sets it to 1, the owner of the segment sets it to 0.
  */
-bool symm_find(const void *pointer, size_t bytes, struct symm_view *view);
+struct symm_tail {
+    uint32_t left; /* 1 after the owner has freed the allocation; only the owner writes it */
+    uint32_t reserved[SYMM_LINE_WORDS - 1];
+};
+static_assert(sizeof(struct symm_tail) == 64, "a cache line");
+static_assert((int)SYMM_LINE_WORDS == (int)CUDA_SYMM_LINE_WORDS, "one layout for CPU and CUDA");
 
-/* Slots of device memory in the table, the parent's before fork() included. */
-extern uint32_t symm_device_slots;
-bool symm_find_on_device(const void *pointer, int *ordinal);
-/* Return true and set *ordinal to the device's if the pointer lies in a symmetric buffer in a
- * device's memory. Takes no lock. Costs one load if the process has no such buffer. */
-static inline bool symm_on_device(const void *pointer, int *ordinal)
+struct symm_allocation {
+    struct region region; /* the first member; `ready`: release Y4 */
+    struct tutti_symmetric_group *group;
+    enum tutti_device device;
+    struct segment segment; /* on CUDA: the address and size of the device memory */
+    struct cuda_symm *cuda; /* NULL on CPU */
+    uint8_t uuid[CUDA_UUID_BYTES];
+    int fd;          /* of the segment; -1 after the rendezvous */
+    uint64_t key[2]; /* under which cpu/transport/local.h owns the mapping of a host's segment */
+    size_t pad_offset;
+    size_t pad_bytes;
+
+    /* Constant once region.ready is set. */
+    void *buffers[TUTTI_MAX_RANKS]; /* by rank; NULL where not mapped */
+    uint32_t *pads[TUTTI_MAX_RANKS];
+    void *const *device_buffers; /* both arrays lie in device memory; NULL on CPU */
+    uint32_t *const *device_pads;
+};
+
+struct tutti_symmetric_group {
+    struct tutti_symmetric_group *next; /* in the process's list */
+    struct tutti_comm *comm; /* of the group's ranks, which meet in the group's first rendezvous */
+    char name[SYMM_NAME_BYTES];
+    int rank;
+    int world_size;
+    int64_t timeout_ms; /* of calls whose time-out is 0 */
+
+    pthread_mutex_t rendezvous_lock; /* held during a rendezvous; protects all fields below */
+    enum tutti_status failed; /* of a rendezvous after which the ranks' exchanges no longer match */
+    char reason[512];         /* the message of that failure */
+};
+
+/* Whether a rank runs in another process. Known once the ranks have met. */
+static inline bool symm_is_remote(const struct tutti_symmetric_group *group, int rank)
 {
-    /* Relaxed for the reason given in lookup(). */
-    return __builtin_expect(order_load_relaxed_u32(&symm_device_slots) != 0, 0) &&
-           symm_find_on_device(pointer, ordinal);
+    return rank_set_has(cpu_group_ranks(group->comm->host)->remote, rank);
 }
+
+/* The tail of the host-memory segment that is mapped at `buffer`. */
+static inline struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buffer)
+{
+    return (struct symm_tail *)(void *)((char *)buffer + allocation->pad_offset +
+                                        allocation->pad_bytes);
+}
+
+/* ---- symm.c ---------------------------------------------------------------------------------- */
+
+/* Return this process's live allocation whose address is `buffer`. If there is none, return NULL
+ * and set an error message that begins with `call`. */
+struct symm_allocation *symm_allocation_get(const void *buffer, const char *call);
+/* The same, but also NULL if its rendezvous has not succeeded yet. */
+struct symm_allocation *symm_allocation_get_mapped(const void *buffer, const char *call);
+
+/* ---- meet.c ---------------------------------------------------------------------------------- */
+
+/* The collective part of tutti_symm_rendezvous(), for a live allocation. */
+enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms);
 
 #endif

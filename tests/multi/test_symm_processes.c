@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Symmetric memory among processes: they share it, and they get the right error when a rank dies,
  * stops, does not start or starts again. */
+#include "coll/region.h"
 #include "group.h"
-#include "symm/symm.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -91,10 +91,10 @@ static void rank_close(struct rank *self)
 static int share(int rank, int size)
 {
     struct rank self;
-    struct symm_view view;
+    const struct region *region;
     GROUP_CHECK(rank_open(rank, size, GROUP_TIMEOUT_MS, &self) == TUTTI_OK);
-    GROUP_CHECK(symm_find(self.buffer, BYTES, &view) && view.rank == rank);
-    *(uint64_t *)self.buffer = view.id;
+    GROUP_CHECK((region = region_find(self.buffer, BYTES)) && region->rank == rank);
+    *(uint64_t *)self.buffer = region->id;
     for (int round = 1; round <= 3; round++) {
         for (int r = 0; r < size; r++) /* each rank writes one byte to all ranks */
             ((unsigned char *)self.info.buffers[r])[BYTES - 64 + rank] = (unsigned char)round;
@@ -102,7 +102,7 @@ static int share(int rank, int size)
                     TUTTI_OK);
         for (int r = 0; r < size; r++) {
             GROUP_CHECK(((unsigned char *)self.buffer)[BYTES - 64 + r] == round);
-            GROUP_CHECK(*(uint64_t *)self.info.buffers[r] == view.id);
+            GROUP_CHECK(*(uint64_t *)self.info.buffers[r] == region->id);
         }
         GROUP_CHECK(tutti_symm_barrier(self.buffer, 1, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
                     TUTTI_OK);

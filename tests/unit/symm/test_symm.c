@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Symmetric memory among threads of this process. */
-#include "symm/symm.h"
+#include "coll/region.h"
 
 #include "group.h"
 
@@ -421,26 +421,26 @@ static uint64_t ids[4];
 static int find(struct group *group, int rank)
 {
     struct rank self;
-    struct symm_view view;
+    const struct region *region;
     char *alone;
     GROUP_CHECK(rank_open(group, rank, BYTES, &self) == TUTTI_OK);
     char *base = self.buffer;
     GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 100, (void **)&alone) == TUTTI_OK);
-    GROUP_CHECK(!symm_find(alone, 1, &view)); /* before its rendezvous */
-    GROUP_CHECK(symm_find(base, BYTES, &view) && view.offset == 0);
-    GROUP_CHECK(view.rank == rank && view.world_size == group->size && view.id >= 2);
-    GROUP_CHECK(view.buffers == self.info.buffers && view.buffer_bytes == BYTES);
-    ids[rank] = view.id;
-    GROUP_CHECK(symm_find(base + 77, BYTES - 77, &view) && view.offset == 77);
-    GROUP_CHECK(symm_find(base + BYTES, 0, &view));
-    GROUP_CHECK(!symm_find(base + 77, BYTES - 76, &view));
-    GROUP_CHECK(!symm_find(base + 1, SIZE_MAX, &view));
-    GROUP_CHECK(!symm_find(base - 1, 2, &view));
-    GROUP_CHECK(!symm_find(&self, 8, &view) && !symm_find(NULL, 0, &view));
+    GROUP_CHECK(!region_find(alone, 1)); /* before its rendezvous */
+    GROUP_CHECK((region = region_find(base, BYTES)) && region->base == base);
+    GROUP_CHECK(region->rank == rank && region->world_size == group->size && region->id > 2);
+    GROUP_CHECK(region->buffers == self.info.buffers && region->bytes == BYTES);
+    ids[rank] = region->id;
+    GROUP_CHECK(region_find(base + 77, BYTES - 77) == region);
+    GROUP_CHECK(region_find(base + BYTES, 0));
+    GROUP_CHECK(!region_find(base + 77, BYTES - 76));
+    GROUP_CHECK(!region_find(base + 1, SIZE_MAX));
+    GROUP_CHECK(!region_find(base - 1, 2));
+    GROUP_CHECK(!region_find(&self, 8) && !region_find(NULL, 0));
     GROUP_CHECK(tutti_symm_barrier(base, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
-    GROUP_CHECK(ids[0] == view.id && ids[1] == view.id && ids[2] == view.id);
+    GROUP_CHECK(ids[0] == region->id && ids[1] == region->id && ids[2] == region->id);
     GROUP_CHECK(tutti_symm_barrier(base, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
-    GROUP_CHECK(tutti_symm_free(base) == TUTTI_OK && !symm_find(base, 1, &view));
+    GROUP_CHECK(tutti_symm_free(base) == TUTTI_OK && !region_find(base, 1));
     rank_close(&self);
     return 0;
 }
@@ -448,10 +448,10 @@ static int find(struct group *group, int rank)
 static void operands_are_found(void **state)
 {
     (void)state;
-    struct symm_view view = {0};
-    assert_false(symm_find(&view, 1, &view));
+    int outside = 0;
+    assert_null(region_find(&outside, 1));
     run_threads(3, find);
-    assert_false(symm_find(&view, 1, &view));
+    assert_null(region_find(&outside, 1));
 }
 
 /* ---- arguments and processes ---------------------------------------------------------------- */
@@ -545,10 +545,9 @@ static void a_child_owns_nothing(void **state)
     assert_int_equal(rank_open(one, 0, 100, &self), TUTTI_OK);
     pid_t child = fork();
     if (child == 0) {
-        struct symm_view view;
         void *buffer;
         int result = 0;
-        if (symm_find(self.buffer, 1, &view))
+        if (region_find(self.buffer, 1))
             result = 1;
         if (tutti_symm_barrier(self.buffer, 0, 10, TUTTI_STREAM_DEFAULT) != TUTTI_ERR_INVALID)
             result = 2;
