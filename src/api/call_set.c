@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/call_set.h"
 
-#include "api/call.h"
 #include "base/error.h"
 #include "base/signature.h"
 #include "coll/coll.h"
+#include "comm/run.h"
 #include "cpu/calls.h"
 #include "tutti/collectives.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The request that api.c hands to a back end, and the functions that run it. */
+/* The request that comm/run.h hands to a back end, and the functions that run it. */
 #ifndef TUTTI_REQUEST_H
 #define TUTTI_REQUEST_H
 

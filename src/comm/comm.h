@@ -124,17 +124,13 @@ uint64_t comm_call_count(void);
 /* Returns false if TUTTI_DISABLE switches the library off. */
 bool comm_is_enabled(void);
 
-/* For a process group, which holds `busy` until its end. comm_check_args() changes nothing. Then
- * comm_run() does what the public function does after its checks; op_known() need not know
- * args->op. Both are in api.c. */
+/* run.c, for callers that hold `busy` or are alone. comm_check_args() checks the arguments of a
+ * call and changes nothing. comm_run() runs a collective as its public function does, but
+ * op_known() need not know args->op. */
 enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_collective which,
                                   const struct coll_args *args, enum tutti_device device);
 enum tutti_status comm_run(struct tutti_comm *comm, enum tutti_collective which,
                            const struct coll_args *args, int64_t timeout_ms, tutti_stream_t stream);
-/* A public call of a v-form. It may change *args. In api.c, too. */
-enum tutti_status comm_call_v(struct tutti_comm *comm, enum tutti_collective which,
-                              struct coll_args *args, tutti_stream_t stream,
-                              const struct tutti_call_options *options);
 
 /* finalize.c: keeps other callers out until comm_leave_alone(). Also succeeds on a finalized
  * communicator. Returns CONCURRENT if another thread is inside, or if there is a process group. */

@@ -2,7 +2,7 @@
 /*
  * The ranks of a communicator as other folders see them: channel, faults, aborts, exits; on a CPU
  * communicator also the operations. The hosts of a CUDA communicator have a group, too. There is
- * one caller at a time, which api.c ensures. Any thread may call abort and status.
+ * one caller at a time, which comm/run.h ensures. Any thread may call abort and status.
  */
 #ifndef TUTTI_CPU_GROUP_H
 #define TUTTI_CPU_GROUP_H

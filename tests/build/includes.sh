@@ -1,10 +1,11 @@
 #!/bin/bash
-# Rooms and their order: a file includes its own room and the rooms above it in the list. The list stands in
-# src/CMakeLists.txt, too, and in CONTRIBUTING.md. src/ itself holds nothing but CMakeLists.txt. The program `tutti`
-# includes public headers, its own, and the headers of src/base/ that are listed here.
+# Rooms and their order: a file includes its own room and the rooms above it in CONTRIBUTING.md's list. src/ itself
+# holds nothing but CMakeLists.txt. The program `tutti` includes public headers, its own, and the headers of src/base/
+# that are listed here.
 set -euo pipefail
 
-rooms=(include base ipc store topology coll cpu cuda record bootstrap comm symm api pg)
+mapfile -t rooms < <(sed -n 's/^| `src\/\([a-z]*\)\/`.*/\1/p' CONTRIBUTING.md)
+rooms=(include "${rooms[@]}")
 
 declare -A place
 for ((i = 0; i < ${#rooms[@]}; i++)); do
@@ -26,7 +27,6 @@ find_target() {
     target=
 }
 
-
 bad=0
 complain() {
     echo "$1"
@@ -39,7 +39,7 @@ done < <(find src -maxdepth 1 -type f ! -name CMakeLists.txt)
 while read -r file; do
     find_room "$file"
     own=$room
-    [[ -n ${place[$own]-} ]] || { complain "$file: $own is no room: list it in tests/build/includes.sh"; continue; }
+    [[ -n ${place[$own]-} ]] || { complain "$file: $own is no room: list it in CONTRIBUTING.md"; continue; }
     while IFS=: read -r line included; do
         find_target "$file" "$included"
         [[ -n $target ]] || { complain "$file:$line: includes \"$included\", which is nowhere"; continue; }

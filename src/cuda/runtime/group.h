@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The ranks of a CUDA communicator as the rest of the library sees them. Shows no CUDA type. One
- * caller at a time, which api.c checks; any thread may ask for the status.
+ * caller at a time, which comm/run.h checks; any thread may ask for the status.
  *
  * The communicator also has a CPU group, for the handle channel, faults, aborts and the liveness of
  * the ranks. The CPU group runs operations only where a host thread stages. An operation makes
