@@ -17,7 +17,8 @@
  *   - Strings are UTF-8 and NUL-terminated. The callee copies them, unless its comment says
  *     "borrowed": then the caller keeps them valid.
  *   - Any thread may call any function at any time, unless a comment restricts this. No call may
- *     use an object while another call destroys or closes it.
+ *     use an object while another call destroys or closes it; tutti_comm_destroy() notices most.
+ *   - A call uses less than 64 KiB of the calling thread's stack.
  */
 #ifndef TUTTI_TUTTI_H
 #define TUTTI_TUTTI_H
@@ -445,9 +446,9 @@ struct tutti_comm_options {
     enum tutti_programmatic programmatic_launch;
     /* For CPU only so far: while an operation waits for a peer, the calling thread calls progress
      * every millisecond or so, and before each sleep of up to 50 ms. A result other than 0 ends the
-     * operation: the communicator fails with ABORTED on all ranks, as by tutti_comm_abort(). The
-     * function must not use this communicator. NULL: none. Operations of process groups and the
-     * rendezvous do not call it. */
+     * operation: the communicator fails with ABORTED, as by tutti_comm_abort(), which says what
+     * holds on the other ranks. The function must not use this communicator. NULL: none. Operations
+     * of process groups and the rendezvous do not call it. */
     int (*progress)(void *progress_context);
     void *progress_context; /* borrowed until the destroy */
     /* For CPU only, refused on CUDA: the most bytes of a rank's arena, at least 64 KiB, and 512
@@ -513,8 +514,11 @@ TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
  * results are undefined. Operations of peers that still need this rank get PEER_DEAD. In a child of
  * fork() it frees the copied handle. A graph of captured operations may be launched; they do
  * nothing. It holds device memory until it is destroyed and the process creates or destroys another
- * communicator. */
-TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
+ * communicator. Returns CONCURRENT, and destroys nothing, if another thread is in a call that
+ * returns CONCURRENT for a second caller, in the rendezvous, or in tutti_pg_create(), if a group of
+ * calls that has not ended has calls on it, or if it has a process group. Other calls must not run
+ * beside it. */
+TUTTI_API enum tutti_status tutti_comm_destroy(tutti_comm_t *comm);
 /* Waits until the operations that this rank has enqueued have ended. The communicator then takes no
  * more of them (INVALID). Local; returns at once on CPU. Launches of graphs count if they are on
  * the last operation's stream. Returns TIMEOUT (operations still run: it may be called again),
@@ -522,9 +526,11 @@ TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
  * the fault. */
 TUTTI_API enum tutti_status tutti_comm_finalize(tutti_comm_t *comm, int64_t timeout_ms);
 /* Ends all waits of operations on all ranks with ABORTED. Later operations of this rank get
- * ABORTED, too; an operation of a peer that need not wait may still succeed. Never blocks; may be
- * called from a signal handler. Takes NULL. During the rendezvous it ends this rank's wait only;
- * the other ranks wait until their time-out. */
+ * ABORTED, too; an operation of a peer that need not wait may still succeed: one for which this
+ * rank has done its part, or a message or rooted operation that the peer only sends. A peer's next
+ * operation that waits for this rank, and its tutti_comm_status() at once, return ABORTED. Never
+ * blocks; may be called from a signal handler. Takes NULL. During the rendezvous it ends this
+ * rank's wait only; the other ranks wait until their time-out. */
 TUTTI_API void tutti_comm_abort(tutti_comm_t *comm);
 /* Returns OK, or the status with which the communicator has failed. Fills *fault, which may be
  * NULL; the caller sets its struct_size. Checks without waiting for aborts, peers' faults and dead

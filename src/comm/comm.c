@@ -621,13 +621,30 @@ enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
     return error_set(status, "%s", comm->reason);
 }
 
-void tutti_comm_destroy(tutti_comm_t *comm)
+/* Keeps callers out for good. The guards are those that callers take anyway: a call that takes
+ * none, such as tutti_comm_status(), is not noticed. */
+static enum tutti_status destroy_begin(struct tutti_comm *comm)
+{
+    static const char call[] = "tutti_comm_destroy";
+    if (comm->setup || order_load_relaxed_u32(&comm->grouping)) /* relaxed: carries nothing */
+        return error_set(TUTTI_ERR_CONCURRENT,
+                         "%s: another thread is in the rendezvous of communicator \"%s\", or makes "
+                         "a process group on it: end that by tutti_comm_abort() first",
+                         call, comm->name);
+    return comm_enter_alone(comm, call);
+}
+
+enum tutti_status tutti_comm_destroy(tutti_comm_t *comm)
 {
     struct tutti_fault fault = {.struct_size = sizeof fault, .peer = -1};
     if (!comm)
-        return;
+        return TUTTI_OK;
+    const bool is_copy = fork_detected(comm->epoch);
+    enum tutti_status status = is_copy ? TUTTI_OK : destroy_begin(comm);
+    if (status != TUTTI_OK)
+        return status;
     /* A child of fork() has neither arenas nor descriptors, only a copy of the handle. */
-    if (fork_detected(comm->epoch)) {
+    if (is_copy) {
         cuda_group_forget(comm->cuda);
         work_pool_forget(comm->works);
         recorder_forget(&comm->recorder);
@@ -643,6 +660,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
     free(comm->links);
     cpu_group_free(comm->host);
     free(comm);
+    return TUTTI_OK;
 }
 
 void tutti_comm_abort(tutti_comm_t *comm)

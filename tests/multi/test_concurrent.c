@@ -48,6 +48,8 @@ static int second_caller(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(strstr(tutti_last_error(), "one caller at a time"));
         RANKS_CHECK(tutti_all_reduce(&one, &one, 1, TUTTI_FLOAT32, TUTTI_SUM, comm,
                                      TUTTI_STREAM_DEFAULT) == TUTTI_ERR_CONCURRENT);
+        RANKS_CHECK(tutti_comm_destroy(comm) == TUTTI_ERR_CONCURRENT);
+        RANKS_CHECK(strstr(tutti_last_error(), "tutti_comm_destroy: another thread is inside"));
         RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_OK);
         ranks_raise(ranks, 0);
         pthread_join(thread, NULL);
@@ -59,7 +61,7 @@ static int second_caller(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     /* It did the communicator no harm. */
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
-    tutti_comm_destroy(comm);
+    RANKS_CHECK(tutti_comm_destroy(comm) == TUTTI_OK);
     return 0;
 }
 

@@ -97,6 +97,7 @@ static int refused(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_group_end() == TUTTI_OK);
     RANKS_CHECK(tutti_comm_finalize(comm, 0) == TUTTI_ERR_CONCURRENT);
     RANKS_CHECK(strstr(tutti_last_error(), "group of calls"));
+    RANKS_CHECK(tutti_comm_destroy(comm) == TUTTI_ERR_CONCURRENT);
     RANKS_CHECK(pthread_create(&thread, NULL, sum_elsewhere, comm) == 0);
     RANKS_CHECK(pthread_join(thread, &status) == 0);
     RANKS_CHECK((enum tutti_status)(uintptr_t)status == TUTTI_ERR_CONCURRENT);
