@@ -43,6 +43,8 @@ extern "Python" {
     enum tutti_status tutti_python_delete_key(void *context, const char *key, bool *deleted);
     enum tutti_status tutti_python_num_keys(void *context, int64_t *count);
 }
+int tutti_python_callers(const void *handle);
+void tutti_python_forked(void);
 extern "Python" void tutti_python_log(void *context, enum tutti_log_level level, const char *line);
 """
 
@@ -75,6 +77,28 @@ def declarations(cc: str, include: Path) -> str:
     return text + "\n".join(constants) + "\n"
 
 
+# A call that passes one of these is in module.c's list while it runs. The calls of symmetric memory pass its address first.
+HANDLE = re.compile(r"^  (?:tutti_(?:comm|pg|store|symm_group)_t(?: const)?) \* (x\d+);$", re.MULTILINE)
+MEMORY = re.compile(r"^  void \* (x0);$", re.MULTILINE)
+
+
+def count_callers(source: str) -> str:
+    """cffi's source, in which calls enter the list of module.c before they release the GIL."""
+    pieces = re.split(r"^(?=_cffi_f_(\w+)\()", source, flags=re.MULTILINE)
+    for i in range(2, len(pieces), 2):
+        handles = HANDLE.findall(pieces[i])
+        if pieces[i - 1].startswith("tutti_symm_") and not handles:
+            handles = MEMORY.findall(pieces[i])
+        for handle in handles:
+            begin = f"  struct tutti_python_call of_{handle};\n  tutti_python_enter(&of_{handle}, {handle});\n"
+            body = pieces[i].replace("  Py_BEGIN_ALLOW_THREADS\n", f"{begin}  Py_BEGIN_ALLOW_THREADS\n", 1)
+            end = f"  Py_END_ALLOW_THREADS\n  tutti_python_leave(&of_{handle});\n"
+            pieces[i] = body.replace("  Py_END_ALLOW_THREADS\n", end, 1)
+            if begin not in pieces[i] or end not in pieces[i]:
+                raise SystemExit(f"generate.py: where does {pieces[i - 1]}() release the GIL?")
+    return "".join(pieces[::2])
+
+
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -90,6 +114,7 @@ def main() -> None:
     source = f'#define TUTTI_PYTHON_DIGEST "{digest(text)}"\n' + module.read_text()
     builder.set_source("tutti._tutti", headers(include) + source, py_limited_api=True)
     builder.emit_c_code(str(output))
+    output.write_text(count_callers(output.read_text()))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,62 @@ static void tutti_python_capsule_end(void *capsule)
     managed->deleter(managed);
 }
 
+/* The calls of the library that run now, without the GIL, and pass a handle. The GIL protects the
+ * list: generate.py makes a call enter it before the GIL is released, and leave it once the call
+ * has the GIL again. */
+struct tutti_python_call {
+    const void *handle;
+    unsigned long thread;
+    int process;
+    struct tutti_python_call *next;
+    struct tutti_python_call **link; /* what points to this */
+};
+static struct tutti_python_call *tutti_python_calls;
+static int tutti_python_process; /* advances in a child of fork(), which lacks the other threads */
+
+static inline void tutti_python_enter(struct tutti_python_call *call, const void *handle)
+{
+    *call = (struct tutti_python_call){.handle = handle,
+                                       .thread = PyThread_get_thread_ident(),
+                                       .process = tutti_python_process,
+                                       .next = tutti_python_calls,
+                                       .link = &tutti_python_calls};
+    if (call->next)
+        call->next->link = &call->next;
+    tutti_python_calls = call;
+}
+
+static inline void tutti_python_leave(const struct tutti_python_call *call)
+{
+    if (call->process != tutti_python_process)
+        return;
+    *call->link = call->next;
+    if (call->next)
+        call->next->link = call->link;
+}
+
+/* Whether a call passes the handle: 0: none, 1: only calls of other threads, 2: one of this thread,
+ * which is in a signal handler or a callback. */
+static int tutti_python_callers(const void *handle)
+{
+    int found = 0;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    for (const struct tutti_python_call *call = tutti_python_calls; call; call = call->next)
+        if (call->handle == handle && found < 2)
+            found = call->thread == PyThread_get_thread_ident() ? 2 : 1;
+    PyGILState_Release(state);
+    return found;
+}
+
+/* Called in the child of a fork(). */
+static void tutti_python_forked(void)
+{
+    const PyGILState_STATE state = PyGILState_Ensure();
+    tutti_python_process++;
+    tutti_python_calls = NULL;
+    PyGILState_Release(state);
+}
+
 /* Runs Python's pending signal handlers with the GIL; returns 1 if one of them raised an exception.
  */
 static int tutti_python_signals(void *interrupt);

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Tuple, Ty
 
 from tutti._buffers import Array, operand, stream_value
 from tutti._dtypes import HANDLES, Op, algorithm_value, named_dtype, op_handle
-from tutti._errors import Error, InvalidError, c_text, check, make_error, milliseconds, text
+from tutti._errors import Error, InvalidError, Timeout, c_text, check, make_error, milliseconds, text
 from tutti._handle import Handle
 from tutti._signals import Interrupt, call_in_thread
 from tutti._store import Store, launcher
@@ -50,7 +50,7 @@ class CommunicatorOptions(TypedDict, total=False):
     """Only ranks with the same name meet."""
     device: str
     """"cpu" or "cuda"."""
-    timeout: float | None
+    timeout: Timeout
     """Seconds, for the meeting and for each operation."""
     buffer_size: int
     strict: bool
@@ -70,7 +70,7 @@ class CallOptions(TypedDict, total=False):
                the operation is enqueued. None: the legacy default stream
     """
 
-    timeout: float | None
+    timeout: Timeout
     algorithm: str | None
     zero_copy: bool
     stream: Any
@@ -113,7 +113,7 @@ def _end_group() -> None:
     kept, _group.kept = _group.kept, []
     if status:
         for comm in {call[0] for call in kept}:
-            if comm._interrupt.exception or lib.tutti_comm_status(comm.handle, ffi.NULL) == status:
+            if comm._interrupt.exception or comm._handle and lib.tutti_comm_status(comm._handle, ffi.NULL) == status:
                 comm._raise(status)
         raise make_error(status)
 
@@ -199,7 +199,7 @@ class Communicator(Handle):
     def __init__(self) -> None:
         raise TypeError("use Communicator.from_env(), from_store() or from_id()")
 
-    _handle: Any
+    _title, _exit_order = "communicator", 1
     _store: Store | None
     _interrupt: Interrupt
     _kept: Any
@@ -230,17 +230,19 @@ class Communicator(Handle):
         # On CUDA the communicator uses this thread's current context, so this thread has to meet.
         given.defer = given.device == lib.TUTTI_DEVICE_CPU
         comm = ffi.new("tutti_comm_t **")
-        status = lib.tutti_comm_create(store.handle, rank, world_size, given, comm)
-        if status:
-            raise make_error(status) from store.exception
-        if given.defer:
-            def meet() -> None:
-                status = lib.tutti_comm_rendezvous(comm[0])
-                if status:
-                    raise make_error(status) from store.exception
 
+        def meet() -> None:
+            status = lib.tutti_comm_rendezvous(comm[0])
+            if status:
+                raise make_error(status) from store.exception
+
+        with store.in_use() as c_store:
+            status = lib.tutti_comm_create(c_store, rank, world_size, given, comm)
+            if status:
+                raise make_error(status) from store.exception
             try:
-                call_in_thread(meet, lambda: lib.tutti_comm_abort(comm[0]))
+                if given.defer:
+                    call_in_thread(meet, lambda: lib.tutti_comm_abort(comm[0]))
             except BaseException:
                 lib.tutti_comm_destroy(comm[0])
                 raise
@@ -296,25 +298,18 @@ class Communicator(Handle):
     @classmethod
     def _of(cls, handle: Any, interrupt: Interrupt, kept: Any) -> Communicator:
         comm = cls.__new__(cls)
-        comm._handle, comm._interrupt, comm._kept, comm._store = handle, interrupt, kept, None
-        comm._groups = set()
+        comm._interrupt, comm._kept, comm._store, comm._groups = interrupt, kept, None, set()
         comm.rank = lib.tutti_comm_rank(handle)
         comm.world_size = lib.tutti_comm_world_size(handle)
+        comm._open(handle)
         return comm
-
-    @property
-    def handle(self) -> Any:
-        """The tutti_comm_t *, for calls of tutti._lib."""
-        if not self._handle:
-            raise InvalidError("the communicator is closed")
-        return self._handle
 
     def _raise(self, status: int) -> None:
         """Raises the exception of a failed call: with the communicator's fault, or that of a signal handler."""
         exception, self._interrupt.exception = self._interrupt.exception, None
         if exception is not None:
             raise exception
-        if not self._handle:
+        if not self._handle and status == lib.TUTTI_ERR_INVALID:
             raise InvalidError("the communicator is closed")
         raise make_error(status, lambda fault: lib.tutti_comm_status(self._handle, fault))
 
@@ -587,13 +582,13 @@ class Communicator(Handle):
         """
         check(lib.tutti_comm_dump(self.handle, ffi.NULL if pattern is None else c_text(pattern)))
 
-    def finalize(self, timeout: float | None = None) -> None:
+    def finalize(self, timeout: Timeout = None) -> None:
         """Waits until the operations that this rank has enqueued have ended; the communicator then takes no more."""
         status = lib.tutti_comm_finalize(self.handle, milliseconds(timeout))
         if status:
             self._raise(status)
 
-    def shrink(self, store: Store, exclude: Sequence[int] = (), timeout: float | None = None) -> Shrunk:
+    def shrink(self, store: Store, exclude: Sequence[int] = (), timeout: Timeout = None) -> Shrunk:
         """Makes a new communicator of the remaining ranks. All of them call this. Close the old communicator, too.
 
         store    another handle to the store of this communicator, or any store that the ranks can reach
@@ -617,16 +612,23 @@ class Communicator(Handle):
 
     def close(self) -> None:
         """Destroys the communicator, and its process groups. Local. Operations of peers that still need this rank get
-        PeerDeadError. Raises InvalidError if a group of calls that is not ended has calls of the communicator."""
+        PeerDeadError. Calls of other threads end first, by abort(). Raises InvalidError if a group of calls that is not
+        ended has calls of the communicator, or if a signal handler interrupts one; ConcurrentError if a call of another
+        thread goes on for 10 s."""
         if any(call[0] is self for call in _group.kept):
             raise InvalidError("the communicator has calls in a group: close it after the end of the group")
         for group in list(self._groups):
             group.close()
-        handle, self._handle = self._handle, ffi.NULL
-        lib.tutti_comm_destroy(handle)
+        super().close()
         store, self._store = self._store, None
         if store:
             store.close()
+
+    def _destroy(self, handle: Any) -> int:
+        return int(lib.tutti_comm_destroy(handle))
+
+    def _abort(self, handle: Any) -> None:
+        lib.tutti_comm_abort(handle)
 
     def abort(self) -> None:
         """Ends all waits on all ranks with AbortedError. Any thread may call it, also in a signal handler."""

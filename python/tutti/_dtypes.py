@@ -58,14 +58,18 @@ class Op:
     An argument that is an operation may also be its name ("sum", "max", ...).
     """
 
-    __slots__ = ("handle", "name", "_owned")
+    __slots__ = ("handle", "name", "_scalar")
 
-    def __init__(self, handle: Any, name: str, owned: bool = False) -> None:
-        self.handle, self.name, self._owned = handle, name, owned
+    def __init__(self, handle: Any, name: str, scalar: float | None = None) -> None:
+        self.handle, self.name, self._scalar = handle, name, scalar
 
     def __del__(self) -> None:
-        if self._owned:
+        if self._scalar is not None:
             lib.tutti_op_destroy(self.handle)
+
+    def __reduce__(self) -> Any:
+        """A copy is another operation, with its own handle."""
+        return self.name.upper() if self._scalar is None else (premul_sum, (self._scalar,))
 
     def __repr__(self) -> str:
         return f"<tutti.Op {self.name}>"
@@ -98,7 +102,7 @@ def premul_sum(scalar: float) -> Op:
     """The operation that multiplies each input by `scalar`, equal on all ranks, and sums. For float and complex dtypes."""
     handle = ffi.new("tutti_op_t *")
     check(lib.tutti_op_create_premul_sum(scalar, handle))
-    return Op(handle[0], f"premul_sum({scalar!r})", owned=True)
+    return Op(handle[0], f"premul_sum({scalar!r})", scalar)
 
 
 ALGORITHMS: dict[str | None, int] = {None: lib.TUTTI_ALGO_NONE}

@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+import threading
+from datetime import timedelta
+from numbers import Real
+from typing import Any, Union
 
 from tutti._tutti import ffi, lib
+
+Timeout = Union[float, timedelta, None]
+"""Seconds; None: the default."""
 
 
 class Error(RuntimeError):
@@ -147,10 +153,13 @@ def check(status: int) -> None:
         raise make_error(status)
 
 
-def milliseconds(timeout: float | None) -> int:
-    """A time-out in C's form: None is 0, the default; negative or infinite never ends."""
+def milliseconds(timeout: Timeout) -> int:
+    """A time-out in C's form: None is 0, the default; negative, infinite, or longer than 292 years never ends."""
     if timeout is None:
         return 0
-    if timeout < 0 or timeout == float("inf"):
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if not isinstance(seconds, Real) or seconds != seconds:
+        raise InvalidError(f"timeout is {timeout!r}: expected seconds (a number or a datetime.timedelta), or None")
+    if seconds < 0 or seconds > threading.TIMEOUT_MAX:
         return -1
-    return max(1, round(timeout * 1000))
+    return max(1, round(seconds * 1000))

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import atexit
+import sys
 import threading
 import traceback
-import weakref
 from collections import deque
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypedDict
 
 from tutti._buffers import Array, DeviceMemory, check_row_major, fill_tensor, host_array, stream_value
 from tutti._comm import Communicator
 from tutti._dtypes import Op, op_handle
-from tutti._errors import Error, InvalidError, check, make_error, milliseconds, text
-from tutti._handle import Handle
+from tutti._errors import Error, InvalidError, Timeout, check, make_error, milliseconds, text
+from tutti._handle import Handle, Unique
 from tutti._handle import callback as this_callback
 from tutti._signals import wait_in_slices
 from tutti._store import Store
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _TIMED_OUT = -1  # not a status of the library
+_SWEEP_MS = 50
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -38,7 +39,7 @@ class SubmitOptions(TypedDict, total=False):
     """
 
     tag: int
-    timeout: float | None
+    timeout: Timeout
     callback: Callable[[Error | None], object] | Future[None] | None
     stream: Any
 
@@ -56,7 +57,7 @@ class SparseTensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Work:
+class Work(Unique):
     """An operation under way. It keeps the operation's arrays; nothing else may use them until it is done."""
 
     def __init__(self, handle: Any, kept: Any = None) -> None:
@@ -70,7 +71,7 @@ class Work:
     def _raise(self, status: int) -> None:
         raise make_error(status, lambda fault: lib.tutti_work_fault(self._handle, fault))
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: Timeout = None) -> None:
         """Waits until the operation has ended; raises its exception.
 
         timeout: in seconds; if it expires, TimeoutError is raised, and the operation goes on. None: the operation's
@@ -137,7 +138,7 @@ class Work:
 
     def __del__(self) -> None:
         if not self._test()[0]:
-            _left.append((self._handle, self._kept))
+            _leave(self._handle, self._kept)
         else:
             lib.tutti_work_destroy(self._handle)
 
@@ -147,21 +148,31 @@ class Work:
 
 # Works that were dropped before they were done, with their arrays.
 _left: deque[tuple[Any, Any]] = deque()
+_sweeps = threading.Lock()  # a thread waits for them
 
 
-def _destroy_left() -> None:
-    done, pending = ffi.new("bool *"), []
-    while _left:
-        try:
+def _leave(handle: Any, kept: Any) -> None:
+    """Releases a work and its arrays when it is done."""
+    _left.append((handle, kept))
+    if not sys.is_finalizing() and _sweeps.acquire(blocking=False):
+        threading.Thread(target=_sweep, name="tutti works", daemon=True).start()
+
+
+def _sweep() -> None:
+    done = ffi.new("bool *")
+    while True:
+        while _left:
             left = _left.popleft()
-        except IndexError:  # another thread was faster
-            break
-        lib.tutti_work_test(left[0], done)
-        if done[0]:
-            lib.tutti_work_destroy(left[0])
-        else:
-            pending.append(left)
-    _left.extend(pending)
+            lib.tutti_work_wait_host(left[0], _SWEEP_MS)
+            lib.tutti_work_test(left[0], done)
+            if done[0]:
+                lib.tutti_work_destroy(left[0])
+            else:
+                _left.append(left)
+            del left
+        _sweeps.release()
+        if not _left or not _sweeps.acquire(blocking=False):  # another one may have come before the release
+            return
 
 
 _callbacks: set[Any] = set()  # handles, until the library has called them
@@ -202,19 +213,22 @@ def _listed(arrays: Arrays) -> Sequence[Array]:
     return arrays if isinstance(arrays, (list, tuple)) else [arrays]
 
 
-class _Opened:
+class _Opened(Handle):
     """The C handle of a process group. The communicator keeps it, not a weak reference to the group: if both are garbage of
     one cycle, such a reference is gone before the communicator closes."""
 
+    _title, _exit_order = "process group", 0
+
     def __init__(self, handle: Any) -> None:
-        self.handle, self._lock = handle, threading.Lock()
+        self._open(handle)
 
     def close(self) -> None:
-        if this_callback.group is not None and this_callback.group == self.handle:
+        if this_callback.group is not None and this_callback.group == self._handle:
             raise InvalidError("a callback closes its own process group: close it after the callback")
-        with self._lock:  # a second thread waits for the first one
-            handle, self.handle = self.handle, ffi.NULL
-            lib.tutti_pg_destroy(handle)
+        super().close()
+
+    def _destroy(self, handle: Any) -> None:
+        lib.tutti_pg_destroy(handle)  # ends the waits itself
 
 
 class ProcessGroup(Handle):
@@ -231,30 +245,22 @@ class ProcessGroup(Handle):
     """
 
     def __init__(self, comm: Communicator, ranks: Sequence[int] | None = None, store: Store | None = None,
-                 timeout: float | None = None, threads: int = 0) -> None:
+                 timeout: Timeout = None, threads: int = 0) -> None:
         members = ffi.NULL if ranks is None else ffi.new("int[]", list(ranks))
         options = ffi.new("struct tutti_pg_options *", {
             "struct_size": ffi.sizeof("struct tutti_pg_options"), "timeout_ms": milliseconds(timeout), "ranks": members,
-            "rank_count": 0 if ranks is None else len(ranks), "store": store.handle if store else ffi.NULL,
-            "threads": threads})
+            "rank_count": 0 if ranks is None else len(ranks), "threads": threads})
         group = ffi.new("tutti_pg_t **")
-        check(lib.tutti_pg_create(comm.handle, options, group))
+        with store.in_use() if store else nullcontext(ffi.NULL) as options.store:
+            check(lib.tutti_pg_create(comm.handle, options, group))
         self._opened, self.comm = _Opened(group[0]), comm
         self.rank = comm.rank if ranks is None else list(ranks).index(comm.rank)
         self.world_size = comm.world_size if ranks is None else len(ranks)
         comm._groups.add(self._opened)
-        _groups.add(self)
 
     @property
     def _handle(self) -> Any:
-        return self._opened.handle
-
-    @property
-    def handle(self) -> Any:
-        """The tutti_pg_t *, for calls of tutti._lib."""
-        if not self._handle:
-            raise InvalidError("the process group is closed")
-        return self._handle
+        return self._opened._handle
 
     def _submit(self, function: Any, operands: Sequence[Any], kept: Any, arguments: Sequence[Any],
                 options: SubmitOptions) -> Work:
@@ -262,8 +268,6 @@ class ProcessGroup(Handle):
         unknown = options.keys() - SubmitOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-        if _left:
-            _destroy_left()
         extra = ffi.new("struct tutti_pg_call_options *", {
             "struct_size": ffi.sizeof("struct tutti_pg_call_options"), "tag": options.get("tag", 0),
             "timeout_ms": milliseconds(options.get("timeout")),
@@ -389,13 +393,3 @@ def _fill_sparse(struct: Any, tensor: SparseTensor, stream: int) -> list[Any]:
     struct.sparse_dim, struct.dense_dim, struct.sizes, struct.nnz = sparse_dim, dense_dim, sizes, values.sizes[0]
     struct.indices, struct.values = ffi.cast("int64_t *", indices.data), values.data
     return [*kept, sizes]
-
-
-_groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_groups() -> None:
-    """Runs before the interpreter ends: later, callbacks would wait for the GIL for ever."""
-    for group in list(_groups):
-        group.close()

@@ -17,9 +17,9 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def wait_in_slices(wait: Callable[[int], int], timeout_ms: int) -> int:
-    """The status of wait(timeout_ms). The main thread calls it with short time-outs, one after the other."""
-    if not in_main_thread():
+def wait_in_slices(wait: Callable[[int], int], timeout_ms: int, always: bool = False) -> int:
+    """The status of wait(timeout_ms). The main thread, or always, calls it with short time-outs, one after the other."""
+    if not always and not in_main_thread():
         return wait(timeout_ms)
     end = time.monotonic() + timeout_ms / 1000
     while True:

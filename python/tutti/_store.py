@@ -6,10 +6,11 @@ from __future__ import annotations
 import builtins
 import os
 import time
+import weakref
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from tutti._errors import InvalidError, c_text, check, milliseconds, text
+from tutti._errors import Timeout, c_text, check, milliseconds, text
 from tutti._handle import Handle
 from tutti._signals import call_in_thread, wait_in_slices
 from tutti._tutti import ffi, lib
@@ -50,8 +51,9 @@ class Store(Handle):
     SystemCallError (the server ended).
     """
 
-    def __init__(self, url: str = "env:", timeout: float | None = None) -> None:
-        self._handle = ffi.NULL
+    _title, _exit_order = "store", 2
+
+    def __init__(self, url: str = "env:", timeout: Timeout = None) -> None:
         self._kept: Any = None
         self._timeout_ms = milliseconds(timeout)
 
@@ -60,13 +62,18 @@ class Store(Handle):
             check(lib.tutti_store_open(c_text(url), self._timeout_ms, store))
             return store[0]
 
-        self._handle = call_in_thread(connect)
+        self._open(call_in_thread(connect))
 
     @classmethod
     def _of(cls, handle: Any, kept: Any) -> Store:
         store = cls.__new__(cls)
-        store._handle, store._kept, store._timeout_ms = handle, kept, 0
+        store._kept, store._timeout_ms = kept, 0
+        store._open(handle)
         return store
+
+    def _open(self, handle: Any) -> None:
+        self._views: weakref.WeakSet[Store] = weakref.WeakSet()
+        super()._open(handle)
 
     @classmethod
     def wrap(cls, store: Any) -> Store:
@@ -89,25 +96,18 @@ class Store(Handle):
         return self._kept[0].exception if isinstance(self._kept, tuple) else None
 
     @property
-    def handle(self) -> Any:
-        """The tutti_store_t *, for calls of tutti._lib."""
-        if not self._handle:
-            raise InvalidError("the store is closed")
-        if isinstance(self._kept, Store):
-            self._kept.handle  # raises if the store of this view is closed
-        return self._handle
-
-    @property
     def url(self) -> str | None:
         """The URL with which another process can open the same store; None if there is none."""
         url = lib.tutti_store_url(self.handle)
         return text(url) if url else None
 
     def prefix(self, prefix: str) -> Store:
-        """A view of this store in which all keys begin with "PREFIX/". Close it first."""
+        """A view of this store in which all keys begin with "PREFIX/". close() of this store closes it, too."""
         view = ffi.new("tutti_store_t **")
         check(lib.tutti_store_prefix(self.handle, c_text(prefix), view))
-        return Store._of(view[0], self)
+        made = Store._of(view[0], self)
+        self._views.add(made)
+        return made
 
     def set(self, key: str, value: bytes | str) -> None:
         """Binds key to value."""
@@ -117,7 +117,7 @@ class Store(Handle):
     def _wait(self, wait: Any, timeout: float | None) -> int:
         """The status of wait(milliseconds)."""
         default = self._timeout_ms or int(os.environ.get("TUTTI_TIMEOUT_MS") or 600_000)
-        return wait_in_slices(wait, milliseconds(timeout) or default)
+        return wait_in_slices(wait, milliseconds(timeout) or default, True)  # close() ends it with the slice
 
     def _value(self, call: Any) -> bytes:
         """The bytes that call(buffer, capacity, size) writes; calls again with a larger buffer if need be."""
@@ -173,8 +173,13 @@ class Store(Handle):
         return int(count[0])
 
     def close(self) -> None:
-        """Closes the handle. The serving handle waits, at most 2 s, until the clients have closed theirs."""
-        handle, self._handle = self._handle, ffi.NULL
+        """Closes the handle. The serving handle waits, at most 2 s, until the clients have closed theirs. Calls of other
+        threads end first, with InvalidError; raises ConcurrentError if one goes on for 10 s."""
+        for view in list(self._views):
+            view.close()
+        super().close()
+
+    def _destroy(self, handle: Any) -> None:
         lib.tutti_store_close(handle)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from tutti._buffers import DeviceMemory, host_array, stream_value
 from tutti._comm import DEVICES
 from tutti._dtypes import SIZES, named_dtype
-from tutti._errors import InvalidError, c_text, check, milliseconds
+from tutti._errors import InvalidError, Timeout, c_text, check, milliseconds
 from tutti._handle import Handle
 from tutti._info import info
 from tutti._store import Store
@@ -28,20 +29,15 @@ class SymmetricGroup(Handle):
     Raises InvalidError (also if the name is registered), NoMemoryError, SystemCallError.
     """
 
+    _title = "group"
+
     def __init__(self, name: str, rank: int, world_size: int, store: Store) -> None:
         group = ffi.new("tutti_symm_group_t **")
-        self._handle = ffi.NULL
         check(lib.tutti_symm_group(c_text(name), rank, world_size, store.handle, group))
-        self._handle, self._store, self.rank, self.world_size = group[0], store, rank, world_size
+        self._store, self.rank, self.world_size = store, rank, world_size
         self._has_met = False
         self._memory: weakref.WeakSet[SymmetricMemory] = weakref.WeakSet()
-
-    @property
-    def handle(self) -> Any:
-        """The tutti_symm_group_t *, for calls of tutti._lib."""
-        if not self._handle:
-            raise InvalidError("the group is closed")
-        return self._handle
+        self._open(group[0])
 
     def alloc(self, shape: int | tuple[int, ...], dtype: Any = "float32", device: str = "cpu") -> SymmetricMemory:
         """Allocates a zeroed array on this rank. Local. device "cuda": the current CUDA device.
@@ -51,33 +47,30 @@ class SymmetricGroup(Handle):
         return SymmetricMemory(self, (shape,) if isinstance(shape, int) else tuple(shape), named_dtype(dtype), device)
 
     def close(self) -> None:
-        """Frees the group and its memory. Its arrays must not be used any more. Local."""
+        """Frees the group and its memory. Its arrays must not be used any more. Local. Raises what free() raises."""
         for memory in list(self._memory):
             memory.free()
-        handle, self._handle = self._handle, ffi.NULL
+        super().close()
+
+    def _destroy(self, handle: Any) -> None:
         lib.tutti_symm_group_destroy(handle)
 
 
-class SymmetricMemory:
+class SymmetricMemory(Handle):
     """An array on each rank of a group. `array` is this rank's: a numpy array, or an object with
     __dlpack__ and __cuda_array_interface__. It keeps the memory, until free() or the group's close()."""
 
+    _title = "memory"
+
     def __init__(self, group: SymmetricGroup, shape: tuple[int, ...], dtype: int, device: str) -> None:
-        self._address = ffi.NULL
         buffer = ffi.new("void **")
         if device not in DEVICES:
             raise InvalidError(f"no device {device!r}: cpu or cuda")
         check(lib.tutti_symm_alloc(group.handle, DEVICES[device], SIZES[dtype] * math.prod(shape), buffer))
-        self._address, self.group, self.shape, self._dtype, self._device = buffer[0], group, shape, dtype, device
+        self.group, self.shape, self._dtype, self._device = group, shape, dtype, device
         self._device_index = int(info("cuda.device")) if device == "cuda" else -1
+        self._open(buffer[0])
         group._memory.add(self)
-
-    @property
-    def handle(self) -> Any:
-        """The address, for calls of tutti._lib."""
-        if not self._address:
-            raise InvalidError("the memory is freed")
-        return self._address
 
     def _view(self, address: Any, shape: tuple[int, ...], dtype: int) -> Any:
         if self._device == "cpu":
@@ -89,15 +82,14 @@ class SymmetricMemory:
         """This rank's array."""
         return self._view(self.handle, self.shape, self._dtype)
 
-    def rendezvous(self, timeout: float | None = None) -> SymmetricMemory:
+    def rendezvous(self, timeout: Timeout = None) -> SymmetricMemory:
         """Maps the memory of all ranks. All ranks call it for their allocations in the same order. Returns itself.
 
         Raises InvalidError, DeclinedError, TimeoutError, PeerDeadError, MismatchError (the sizes differ),
         ConcurrentError, NoMemoryError, SystemCallError, VersionError, CudaError.
         """
-        if not self.group._has_met:
-            self.group._store.handle  # raises if the store is closed
-        check(lib.tutti_symm_rendezvous(self.handle, milliseconds(timeout), ffi.NULL))
+        with nullcontext() if self.group._has_met else self.group._store.in_use():
+            check(lib.tutti_symm_rendezvous(self.handle, milliseconds(timeout), ffi.NULL))
         self.group._has_met = True
         return self
 
@@ -115,18 +107,18 @@ class SymmetricMemory:
         found: np.ndarray[Any, Any] | DeviceMemory = self._view(view[0], (count,), lib.TUTTI_UINT32)
         return found
 
-    def barrier(self, channel: int = 0, timeout: float | None = None, stream: Any = None) -> None:
+    def barrier(self, channel: int = 0, timeout: Timeout = None, stream: Any = None) -> None:
         """A barrier of all ranks: what a rank wrote before is visible to all after. One caller at a time per channel.
 
         On CUDA the stream waits, here and below. Raises InvalidError, TimeoutError, PeerDeadError, CudaError.
         """
         check(lib.tutti_symm_barrier(self.handle, channel, milliseconds(timeout), _stream(stream)))
 
-    def put_signal(self, peer: int, channel: int = 0, timeout: float | None = None, stream: Any = None) -> None:
+    def put_signal(self, peer: int, channel: int = 0, timeout: Timeout = None, stream: Any = None) -> None:
         """Raises this rank's signal at a peer, once the peer has taken the previous one. Releases earlier writes."""
         check(lib.tutti_symm_put_signal(self.handle, peer, channel, milliseconds(timeout), _stream(stream)))
 
-    def wait_signal(self, peer: int, channel: int = 0, timeout: float | None = None, stream: Any = None) -> None:
+    def wait_signal(self, peer: int, channel: int = 0, timeout: Timeout = None, stream: Any = None) -> None:
         """Waits for a peer's signal and takes it. Acquires the peer's earlier writes."""
         check(lib.tutti_symm_wait_signal(self.handle, peer, channel, milliseconds(timeout), _stream(stream)))
 
@@ -135,14 +127,12 @@ class SymmetricMemory:
         check(lib.tutti_symm_status(self.handle, ffi.NULL))
 
     def free(self) -> None:
-        """Frees this rank's memory and its views of the peers'; their arrays must not be used any more. Local."""
-        address, self._address = self._address, ffi.NULL
-        if address:
-            check(lib.tutti_symm_free(address))
+        """Frees this rank's memory and its views of the peers'; their arrays must not be used any more. Local. Raises
+        ConcurrentError if a wait of another thread on this memory goes on for 10 s."""
+        self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_address", None):
-            self.free()
+    def _destroy(self, handle: Any) -> int:
+        return int(lib.tutti_symm_free(handle))
 
 
 def _stream(stream: Any) -> Any:
