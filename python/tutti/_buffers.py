@@ -17,6 +17,7 @@ _BYTES = ffi.typeof("char[]")
 _from_buffer, _ndarray, _known = ffi.from_buffer, np.ndarray, BY_NUMPY.get
 _TENSOR_SIZE = ffi.sizeof("struct tutti_tensor")
 _READ_ONLY = 1
+_IMMUTABLE = {"jax", "jaxlib", "tensorflow"}  # their DLPack capsules need not say that the arrays are read-only
 
 
 Array = Any  # a numpy array, an object with __dlpack__, or one with a buffer
@@ -117,12 +118,18 @@ def _exported(array: Any, writable: bool, stream: int) -> tuple[Any, Any]:
     import ctypes
 
     options = {}
+    if writable and any(kind.__module__.partition(".")[0] in _IMMUTABLE for kind in type(array).__mro__):
+        raise InvalidError(f"{type(array).__name__} is immutable, and others may see its memory: receive into another array, "
+                           "such as one of numpy")
     if array.__dlpack_device__()[0] in (CUDA, CUDA_MANAGED):
         options["stream"] = stream or 1  # 1 is the legacy default stream
     try:
-        capsule = array.__dlpack__(max_version=(1, 0), **options)
-    except TypeError:  # from a producer before DLPack 1.0
-        capsule = array.__dlpack__(**options)
+        try:
+            capsule = array.__dlpack__(max_version=(1, 0), **options)
+        except TypeError:  # from a producer before DLPack 1.0
+            capsule = array.__dlpack__(**options)
+    except (BufferError, RuntimeError) as error:  # such as a tensor that requires grad
+        raise InvalidError(f"{type(array).__name__} does not give its memory: {error}") from error
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     owner = capsule, array

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import atexit
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Sequence, overload
 
 from tutti._errors import c_text, check, text
 from tutti._tutti import ffi, lib
@@ -13,8 +13,20 @@ _LEVELS = {lib.TUTTI_LOG_WARN: "WARN", lib.TUTTI_LOG_INFO: "INFO", lib.TUTTI_LOG
 _log: Callable[[str, str], object] | None = None
 
 
-def info(key: str) -> str:
-    """The value of a key: enabled, isa, symm.backend, cuda.device, cuda.multicast, calls; tutti_info() describes them."""
+KEYS = "enabled", "isa", "symm.backend", "cuda.device", "cuda.multicast", "calls"
+
+
+@overload
+def info(key: str) -> str: ...
+@overload
+def info(key: None = None) -> dict[str, str]: ...
+
+
+def info(key: str | None = None) -> str | dict[str, str]:
+    """The value of a key: enabled, isa, symm.backend, cuda.device, cuda.multicast, calls; tutti_info() describes them. All
+    values by their keys without one."""
+    if key is None:
+        return {each: info(each) for each in KEYS}
     value = ffi.new("char[64]")
     check(lib.tutti_info(c_text(key), value, 64))
     return text(value)

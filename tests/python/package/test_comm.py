@@ -79,14 +79,18 @@ def test_closed():
     on_threads(1, rank)
 
 
-def test_interrupt_ends_a_wait():
-    program = """
+@pytest.mark.parametrize("how", ["call", "status"])
+def test_interrupt_ends_a_wait(how):
+    """On the interrupted rank, and in the peer's next call that waits for that rank, or its status() at once."""
+    program = f"how = {how!r}" + """
 comm = tutti.Communicator.from_store(store, rank, count)
 try:
     if rank: print("waiting", flush=True); comm.all_reduce(numpy.ones(1))
     else: input()
 except KeyboardInterrupt as error: print("interrupted", flush=True)
-try: comm.all_reduce(numpy.ones(1)); comm.all_reduce(numpy.ones(1)) # the first has all that it needs
+try:
+    if not rank: print(comm.all_reduce(numpy.ones(1)), flush=True) # the other rank has done its part in it
+    (comm.status if how == "status" else lambda: comm.all_reduce(numpy.ones(1)))()
 except tutti.AbortedError as error: print("aborted", flush=True)
 if rank: input()
 """
@@ -97,7 +101,7 @@ if rank: input()
     assert second.stdout.readline() == "interrupted\n"
     assert second.stdout.readline() == "aborted\n"
     out, said = first.communicate("\n", timeout=60)
-    assert out == "aborted\n", said
+    assert out == "[2.]\naborted\n", said
     second.communicate("\n", timeout=60)
 
 
