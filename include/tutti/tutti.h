@@ -18,7 +18,7 @@
  *     "borrowed": then the caller keeps them valid.
  *   - Any thread may call any function at any time, unless a comment restricts this. No call may
  *     use an object while another call destroys or closes it; tutti_comm_destroy() notices most.
- *   - A call uses less than 64 KiB of the calling thread's stack.
+ *   - A calling thread has a stack of 64 KiB or more.
  */
 #ifndef TUTTI_TUTTI_H
 #define TUTTI_TUTTI_H

@@ -16,7 +16,7 @@ from tutti._errors import (
     AbortedError, ConcurrentError, CudaError, DeclinedError, Error, InvalidError, MismatchError, NoMemoryError,
     PeerDeadError, SystemCallError, TimeoutError, VersionError)
 from tutti._info import info, links, set_log
-from tutti._pg import ProcessGroup, SparseTensor, SubmitOptions, Work
+from tutti._pg import ProcessGroup, SparseTensor, SubmitOptions, Work, wait_all, wait_any
 from tutti._store import Launcher, Store, launcher
 from tutti._symm import SymmetricGroup, SymmetricMemory
 from tutti._tutti import ffi as _ffi
@@ -28,7 +28,7 @@ __all__ = [
     "AbortedError", "ConcurrentError", "CudaError", "DeclinedError", "Error", "InvalidError", "MismatchError",
     "NoMemoryError", "PeerDeadError", "SystemCallError", "TimeoutError", "VersionError",
     "CallOptions", "Communicator", "CommunicatorOptions", "Shrunk", "group", "unique_id",
-    "ProcessGroup", "SparseTensor", "SubmitOptions", "Work",
+    "ProcessGroup", "SparseTensor", "SubmitOptions", "Work", "wait_all", "wait_any",
     "DeviceMemory", "SymmetricGroup", "SymmetricMemory",
     "Launcher", "Store", "info", "launcher", "links", "set_log",
 ]

@@ -8,7 +8,7 @@ from typing import Any, Tuple
 
 import numpy as np
 
-from tutti._dtypes import BY_NUMPY, DTYPES, SIZES, dtype_value, numpy_dtype
+from tutti._dtypes import BY_NUMPY, DTYPES, SIZES, dtype_value, is_known, numpy_dtype
 from tutti._errors import InvalidError
 from tutti._tutti import ffi, lib
 
@@ -40,6 +40,38 @@ def operand(array: Any, writable: bool, stream: int = 0) -> Operand:
     return _address(tensor), _dlpack_dtype(tensor.dtype), check_row_major(tensor, tensor.shape), owner
 
 
+_BYTE = DTYPES["uint8"]
+
+
+def moved(array: Any, writable: bool, stream: int = 0) -> tuple[Any, int, int, Any, int]:
+    """As operand(), for an operation that does not reduce. Elements of other dtypes than the library's are bytes to it: the
+    last value is the number of bytes of such an element, else 1."""
+    if not isinstance(array, _ndarray) and hasattr(array, "__dlpack__"):
+        tensor, owner = _exported(array, writable, stream)
+        dtype, width = _moved_dtype(tensor.dtype)
+        return _address(tensor), dtype, check_row_major(tensor, tensor.shape) * width, owner, width
+    array = array if isinstance(array, _ndarray) else _viewed(array)
+    if array.dtype in BY_NUMPY or is_known(array.dtype):
+        return *operand(array, writable), 1
+    _check_movable(array.dtype)
+    if not array.flags.c_contiguous:
+        raise InvalidError(f"an array of shape {array.shape} is not C-contiguous")
+    return *operand(array.reshape(-1).view(np.uint8), writable), array.itemsize
+
+
+def _check_movable(dtype: np.dtype[Any]) -> None:
+    if dtype.hasobject or not dtype.itemsize:
+        raise InvalidError(f"dtype {dtype!r} has {'references to objects' if dtype.hasobject else 'no bytes'}: the methods for "
+                           "objects, such as broadcast_object(), move any values")
+
+
+def _moved_dtype(dtype: Any) -> tuple[int, int]:
+    bits = dtype.bits * dtype.lanes
+    if (dtype.code, dtype.bits) in _BY_DLPACK and dtype.lanes == 1 or bits % 8:
+        return _dlpack_dtype(dtype), 1
+    return _BYTE, bits // 8
+
+
 def check_row_major(tensor: Any, sizes: Any) -> int:
     """The number of elements of a struct dl_tensor or tutti_tensor."""
     count = 1
@@ -58,29 +90,46 @@ def _viewed(array: Any) -> np.ndarray[Any, Any]:
         raise InvalidError(f"{type(array).__name__} is no array: it has neither __dlpack__ nor a buffer") from None
 
 
-def fill_tensor(tensor: Any, array: Any, writable: bool, stream: int = 0) -> Any:
-    """Describes a dense array, its dimensions in any order, in a struct tutti_tensor. Returns an object
-    whose life keeps the memory and the description."""
+def fill_tensor(tensor: Any, array: Any, writable: bool, stream: int = 0, moves: bool = False) -> Any:
+    """Describes a dense array, its dimensions in any order, in a struct tutti_tensor. Returns an object whose life keeps the
+    memory and the description. moves: for an operation that does not reduce, as for moved()."""
     tensor.struct_size = _TENSOR_SIZE
     if not isinstance(array, np.ndarray):
         if hasattr(array, "__dlpack__"):
             exported, owner = _exported(array, writable, stream)
-            tensor.data, tensor.dtype = _address(exported), _dlpack_dtype(exported.dtype)
+            dtype, width = _moved_dtype(exported.dtype) if moves else (_dlpack_dtype(exported.dtype), 1)
+            tensor.data, tensor.dtype = _address(exported), dtype
             tensor.dims, tensor.sizes, tensor.strides = exported.dims, exported.shape, exported.strides
+            if width > 1:
+                strides = exported.strides and exported.strides[0:exported.dims]
+                owner = owner, _fill_bytes(tensor, exported.shape[0:exported.dims], strides, width)
             if exported.device_type in (CUDA, CUDA_MANAGED):
                 tensor.device, tensor.device_index = lib.TUTTI_DEVICE_CUDA, exported.device_id
             return owner
         array = _viewed(array)
     if writable and not array.flags.writeable:
         raise InvalidError(f"an array of shape {array.shape} is read-only")
-    dtype = dtype_value(array.dtype)  # first: of others the size may be 0
+    as_bytes = moves and not is_known(array.dtype)
+    if as_bytes:
+        _check_movable(array.dtype)
+    tensor.dtype = _BYTE if as_bytes else dtype_value(array.dtype)  # first: of others the size may be 0
     if any(stride % array.itemsize for stride in array.strides):
         raise InvalidError(f"an array of shape {array.shape} has strides that are no multiples of its elements")
-    sizes = ffi.new("int64_t[]", array.shape)
-    strides = ffi.new("int64_t[]", [stride // array.itemsize for stride in array.strides])
-    tensor.data, tensor.dtype = ffi.cast("void *", array.__array_interface__["data"][0]), dtype
-    tensor.dims, tensor.sizes, tensor.strides = array.ndim, sizes, strides
-    return array, sizes, strides
+    tensor.data = ffi.cast("void *", array.__array_interface__["data"][0])
+    strides = [stride // array.itemsize for stride in array.strides]
+    if as_bytes:
+        return array, _fill_bytes(tensor, array.shape, strides, array.itemsize)
+    c_sizes, c_strides = ffi.new("int64_t[]", array.shape), ffi.new("int64_t[]", strides)
+    tensor.dims, tensor.sizes, tensor.strides = array.ndim, c_sizes, c_strides
+    return array, c_sizes, c_strides
+
+
+def _fill_bytes(tensor: Any, sizes: Any, strides: Any, width: int) -> Any:
+    """The dimensions of elements of `width` bytes, as bytes: one more."""
+    c_sizes = ffi.new("int64_t[]", [*sizes, width])
+    c_strides = ffi.new("int64_t[]", [stride * width for stride in strides] + [1]) if strides else ffi.NULL
+    tensor.dims, tensor.sizes, tensor.strides = len(c_sizes), c_sizes, c_strides
+    return c_sizes, c_strides
 
 
 def stream_value(stream: Any) -> int:

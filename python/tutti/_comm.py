@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Tuple, TypedDict
 
-from tutti._buffers import Array, operand, stream_value
+import numpy as np
+
+from tutti._buffers import Array, moved, operand, stream_value
 from tutti._dtypes import HANDLES, Op, algorithm_value, named_dtype, op_handle
 from tutti._errors import Error, InvalidError, Timeout, c_text, check, make_error, milliseconds, text
 from tutti._handle import Handle
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 DEVICES = {"cpu": lib.TUTTI_DEVICE_CPU, "cuda": lib.TUTTI_DEVICE_CUDA}
+_PROTOCOL = 5  # of pickle: every CPython that the package serves has it
 _SIZE_OF_OPTIONS = ffi.sizeof("struct tutti_call_options")
 
 
@@ -29,6 +33,16 @@ def unique_id() -> bytes:
     made = ffi.new("struct tutti_unique_id *")
     check(lib.tutti_unique_id_create(made))
     return bytes(ffi.buffer(made))
+
+
+def _dumped(value: Any) -> np.ndarray[Any, Any]:
+    return np.frombuffer(pickle.dumps(value, _PROTOCOL), np.uint8)
+
+
+def _loaded(data: Any, sizes: Sequence[int]) -> list[Any]:
+    """The objects that lie one behind the other."""
+    ends = list(accumulate(sizes))
+    return [pickle.loads(data[begin:end].data) for begin, end in zip([0, *ends], ends)]
 
 
 class Shrunk(NamedTuple):
@@ -77,6 +91,7 @@ class CallOptions(TypedDict, total=False):
 
 
 Blocks = Tuple[Sequence[int], "Sequence[int] | None"]  # counts and displacements
+_REDUCE = lib.tutti_reduce_with, lib.tutti_reduce_scatter_with
 # Without options: no stream, no struct.
 _NOTHING: tuple[int, Any, Any] = 0, ffi.NULL, ffi.NULL
 
@@ -357,9 +372,10 @@ class Communicator(Handle):
         """Calls function(send, recv, count, dtype, *arguments, ...) and returns recv; None is NULL. send and recv have so
         many blocks of `count` elements."""
         stream, c_stream, extra = self._extra(options)
-        source = (ffi.NULL, -1, -1, None) if send is None else operand(send, False, stream)
-        target = (ffi.NULL, -1, -1, None) if recv is None else operand(recv, True, stream)
-        (_, dtype, count, _), blocks = (target, recv_blocks) if send is None else (source, send_blocks)
+        read = operand if function in _REDUCE else moved
+        source = (ffi.NULL, -1, -1, None) if send is None else read(send, False, stream)
+        target = (ffi.NULL, -1, -1, None) if recv is None else read(recv, True, stream)
+        (_, dtype, count, *_), blocks = (target, recv_blocks) if send is None else (source, send_blocks)
         count, rest = divmod(count, blocks)  # of a block
         if dtype < 0 or rest or recv is not None and target[1:3] != (dtype, count * recv_blocks):
             raise _differ(source[1:3], send_blocks, target[1:3], recv_blocks)
@@ -370,8 +386,11 @@ class Communicator(Handle):
             self._keep(source, target, extra)
         return recv
 
-    def _blocks(self, name: str, size: int, counts: Sequence[int], displacements: Sequence[int] | None) -> list[Any]:
-        """The blocks of an operand in C's types. Checks them against its size, which the library does not know."""
+    def _blocks(self, name: str, size: int, width: int, counts: Sequence[int],
+                displacements: Sequence[int] | None) -> list[Any]:
+        """The blocks of an operand in C's types, with `width` of the library's elements for each of the array's. Checks them
+        against its size, which the library does not know."""
+        size //= width
         places = [0, *accumulate(counts)][:-1] if displacements is None else displacements
         if not len(counts) == len(places) == self.world_size:
             raise InvalidError(f"{name} has {len(counts)} counts and {len(places)} displacements for {self.world_size} ranks")
@@ -379,10 +398,10 @@ class Communicator(Handle):
             if count < 0 or place < 0 or count and count + place > size:
                 raise InvalidError(
                     f"the block of rank {rank}, {count} elements from {place} on, is not in {name}, which has {size}")
-        return [ffi.new("size_t[]", list(counts)), ffi.new("size_t[]", list(places))]
+        return [ffi.new("size_t[]", [number * width for number in numbers]) for numbers in (counts, places)]
 
     def _run_v(self, function: Any, send: Array | None, recv: Array | None, sent: Blocks | None, received: Blocks | None,
-               options: CallOptions, *arguments: Any) -> Any:
+               options: CallOptions, *arguments: Any, reduces: bool = False) -> Any:
         """Calls function(send, ..., recv, ..., dtype, *arguments, ...) and returns recv. An operand of one block for each
         rank has counts and displacements; None: the operand is one block."""
         stream, c_stream, extra = self._extra(options)
@@ -391,11 +410,12 @@ class Communicator(Handle):
             if array is None:
                 given += [ffi.NULL, 0] if blocks is None else [ffi.NULL, ffi.NULL, ffi.NULL]
                 continue
-            address, found, size, _kept = operand(array, name == "recv", stream)
+            used = (*operand(array, name == "recv", stream), 1) if reduces else moved(array, name == "recv", stream)
+            address, found, size, _kept, width = used
             if dtype not in (None, found):
                 raise InvalidError("send and recv differ in their dtype")
             dtype = found
-            given += [address, *([size] if blocks is None else self._blocks(name, size, *blocks))]
+            given += [address, *([size] if blocks is None else self._blocks(name, size, width, *blocks))]
             if _open_groups:
                 self._keep(_kept)
         if dtype is None:
@@ -423,7 +443,7 @@ class Communicator(Handle):
                 raise InvalidError(f"recv has {count} elements, the block of this rank {counts[self.rank]}")
             return int(lib.tutti_reduce_scatter_v_with(send, c_counts, c_displacements, recv, *others))
 
-        return self._run_v(call, send, recv, (counts, displacements), None, options, op_handle(op))
+        return self._run_v(call, send, recv, (counts, displacements), None, options, op_handle(op), reduces=True)
 
     def all_to_all_v(self, send: Array, recv: Array, send_counts: Sequence[int], recv_counts: Sequence[int],
                      send_displacements: Sequence[int] | None = None, recv_displacements: Sequence[int] | None = None,
@@ -506,7 +526,7 @@ class Communicator(Handle):
     def send(self, array: Array, peer: int, **options: Unpack[CallOptions]) -> None:
         """Sends the elements of an array to rank `peer`, which takes them by recv(). Returns once array may be reused."""
         stream, c_stream, extra = self._extra(options)
-        source, dtype, count, _kept = operand(array, False, stream)
+        source, dtype, count, _kept, _ = moved(array, False, stream)
         status = lib.tutti_send_with(source, count, dtype, peer, self._handle, c_stream, extra)
         if status:
             self._raise(status)
@@ -516,7 +536,7 @@ class Communicator(Handle):
     def recv(self, array: Array, peer: int, **options: Unpack[CallOptions]) -> Any:
         """Takes the next message of rank `peer`, of array's dtype and size. Returns array."""
         stream, c_stream, extra = self._extra(options)
-        target, dtype, count, _kept = operand(array, True, stream)
+        target, dtype, count, _kept, _ = moved(array, True, stream)
         status = lib.tutti_recv_with(target, count, dtype, peer, self._handle, c_stream, extra)
         if status:
             self._raise(status)
@@ -528,8 +548,8 @@ class Communicator(Handle):
         """Sends to rank `to` and receives from rank `source` at the same time; both may be the caller. One dtype, two
         sizes. Returns recv."""
         value = stream_value(stream)
-        sent, dtype, send_count, _kept = operand(send, False, value)
-        target, to_dtype, recv_count, _kept_too = operand(recv, True, value)
+        sent, dtype, send_count, _kept, _ = moved(send, False, value)
+        target, to_dtype, recv_count, _kept_too, _ = moved(recv, True, value)
         if to_dtype != dtype:
             raise _differ((dtype, send_count), 1, (to_dtype, recv_count), 1)
         status = lib.tutti_send_recv(sent, send_count, to, target, recv_count, source, dtype, self._handle,
@@ -549,6 +569,74 @@ class Communicator(Handle):
             self._raise(status)
         if _open_groups:
             self._keep(subset, extra)
+
+    # ---- picklable objects: two calls, of the sizes and of the bytes, so not in a group
+
+    def _sizes(self) -> Any:
+        if _group.depth:
+            raise InvalidError("objects cannot be moved in a group of calls: their sizes are needed first")
+        return np.empty(self.world_size, np.int64)
+
+    def broadcast_object(self, value: Any = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
+        """Returns the root's value, which is pickled, on all ranks. The others need not pass one. On CPU, here and below.
+
+        Receiving an object runs code that its sender chooses."""
+        size, data = self._sizes()[:1], None
+        if self.rank == root:
+            data = _dumped(value)
+            size[0] = data.size
+        self.broadcast(size, root=root, **options)
+        received = np.empty(size[0], np.uint8)
+        self.broadcast(data, received, root, **options)
+        return value if self.rank == root else pickle.loads(received.data)
+
+    def all_gather_object(self, value: Any, **options: Unpack[CallOptions]) -> list[Any]:
+        """Returns the values of all ranks, in rank order."""
+        sizes, data = self._sizes(), _dumped(value)
+        self.all_gather(np.array([data.size]), sizes, **options)
+        counts = sizes.tolist()
+        return _loaded(self.all_gather_v(data, np.empty(sum(counts), np.uint8), counts, **options), counts)
+
+    def gather_object(self, value: Any, root: int = 0, **options: Unpack[CallOptions]) -> list[Any] | None:
+        """Returns the values of all ranks, in rank order, on the root; None on the others."""
+        sizes, data = self._sizes(), _dumped(value)
+        if self.rank != root:
+            self.gather(np.array([data.size]), root=root, **options)
+            self.gather_v(data, root=root, **options)
+            return None
+        self.gather(np.array([data.size]), sizes, root, **options)
+        counts = sizes.tolist()
+        return _loaded(self.gather_v(data, np.empty(sum(counts), np.uint8), counts, root=root, **options), counts)
+
+    def scatter_object(self, values: Sequence[Any] | None = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
+        """Returns value r of the root's sequence on rank r."""
+        sizes, size, data = None, self._sizes()[:1], None
+        if self.rank == root:
+            if values is None or len(values) != self.world_size:
+                raise InvalidError(f"the root scatters {'None' if values is None else f'{len(values)} objects'} to "
+                                   f"{self.world_size} ranks: expected an object for each rank")
+            dumped = [_dumped(value) for value in values]
+            sizes, data = np.array([each.size for each in dumped]), np.concatenate(dumped)
+        self.scatter(sizes, size, root, **options)
+        received = np.empty(size[0], np.uint8)
+        self.scatter_v(data, received, () if sizes is None else sizes.tolist(), root=root, **options)
+        return pickle.loads(received.data)
+
+    def send_object(self, value: Any, peer: int, **options: Unpack[CallOptions]) -> None:
+        """Sends a value to rank `peer`, which takes it by recv_object()."""
+        size, data = self._sizes()[:1], _dumped(value)
+        size[0] = data.size
+        self.send(size, peer, **options)
+        self.send(data, peer, **options)
+
+    def recv_object(self, peer: int, **options: Unpack[CallOptions]) -> Any:
+        """Returns the value of the next send_object() of rank `peer`."""
+        size = self.recv(self._sizes()[:1], peer, **options)
+        received = np.empty(size[0], np.uint8)
+        self.recv(received, peer, **options)
+        return pickle.loads(received.data)
+
+    # ---- queries and the end
 
     def algorithm(self, count: int, dtype: Any = "float32", op: str | Op = "sum",
                   **options: Unpack[CallOptions]) -> tuple[str, str]:

@@ -20,6 +20,11 @@ _VALUES = {_EXTENDED.get(name, name): value for name, value in DTYPES.items()}
 BY_NUMPY: dict[np.dtype[Any], int] = {}  # a cache
 
 
+def is_known(dtype: np.dtype[Any]) -> bool:
+    """Whether a numpy dtype, or one of ml_dtypes, is one of the library's."""
+    return dtype.name in _VALUES and dtype.isnative
+
+
 def dtype_value(dtype: np.dtype[Any]) -> int:
     """The value of enum tutti_dtype for a numpy dtype, also one of ml_dtypes."""
     value = _VALUES.get(dtype.name)

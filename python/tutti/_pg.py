@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence, TypedDict
 from tutti._buffers import Array, DeviceMemory, check_row_major, fill_tensor, host_array, stream_value
 from tutti._comm import Communicator
 from tutti._dtypes import Op, op_handle
-from tutti._errors import Error, InvalidError, Timeout, check, make_error, milliseconds, text
+from tutti._errors import Error, InvalidError, Timeout, TimeoutError, check, make_error, milliseconds, text
 from tutti._handle import Handle, Unique
 from tutti._handle import callback as this_callback
 from tutti._signals import wait_in_slices
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _TIMED_OUT = -1  # not a status of the library
 _SWEEP_MS = 50
+_REDUCE = lib.tutti_pg_reduce, lib.tutti_pg_reduce_scatter
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -149,6 +151,37 @@ class Work(Unique):
 # Works that were dropped before they were done, with their arrays.
 _left: deque[tuple[Any, Any]] = deque()
 _sweeps = threading.Lock()  # a thread waits for them
+
+
+def wait_all(works: Sequence[Work], timeout: Timeout = None) -> None:
+    """Waits until all works have ended; then raises the exception of the first in the list that has one. timeout: seconds for
+    all of them; if it expires, the exception is a TimeoutError."""
+    limit_ms = milliseconds(timeout)
+    end = time.monotonic() + limit_ms / 1000
+    error: BaseException | None = None
+    for work in works:
+        try:
+            work.wait(max(0.0, end - time.monotonic()) if limit_ms > 0 else None)
+        except Error as raised:
+            error = error or raised
+    if error:
+        raise error
+
+
+def wait_any(works: Sequence[Work], timeout: Timeout = None) -> int:
+    """Waits until one of the works has ended, and returns its index; raises its exception. timeout: in seconds."""
+    if not works:
+        raise InvalidError("wait_any() of no works: expected at least one")
+    limit_ms = milliseconds(timeout)
+    end = time.monotonic() + limit_ms / 1000
+    while True:
+        for awaited in works:
+            for index, work in enumerate(works):
+                if work.test():
+                    return index
+            if limit_ms > 0 and time.monotonic() >= end:
+                raise TimeoutError(f"none of {len(works)} works has ended after {limit_ms} ms; they go on")
+            lib.tutti_work_wait_host(awaited._handle, 1)  # runs operations, of other works too
 
 
 def _leave(handle: Any, kept: Any) -> None:
@@ -285,24 +318,25 @@ class ProcessGroup(Handle):
             raise make_error(status)
         return Work(work[0], kept)
 
-    def _tensors(self, arrays: Arrays, writable: bool, options: SubmitOptions) -> tuple[Any, Any]:
-        """The arguments that stand for arrays, and what must live."""
+    def _tensors(self, arrays: Arrays, writable: bool, moves: bool, options: SubmitOptions) -> tuple[Any, Any]:
+        """The arguments that stand for arrays, and what must live. moves: the operation does not reduce."""
         listed, stream = _listed(arrays), stream_value(options.get("stream"))
         tensors = ffi.new("struct tutti_tensor[]", len(listed))
-        kept = [fill_tensor(tensors[i], array, writable, stream) for i, array in enumerate(listed)]
+        kept = [fill_tensor(tensors[i], array, writable, stream, moves) for i, array in enumerate(listed)]
         return (tensors, len(listed)), kept
 
     def all_reduce(self, arrays: Arrays, op: str | Op = "sum", **options: Unpack[SubmitOptions]) -> Work:
         """Reduces an array, or a list of arrays of one shape and dtype, of each rank: first each rank's own, then across
         ranks. Every array receives the result."""
-        tensors, kept = self._tensors(arrays, True, options)
+        tensors, kept = self._tensors(arrays, True, False, options)
         return self._submit(lib.tutti_pg_all_reduce, tensors, kept, [op_handle(op)], options)
 
     def _exchange(self, function: Any, send: Arrays | None, recv: Arrays | None,
                   arguments: Sequence[Any], options: SubmitOptions) -> Work:
         """Submits an operation with two operands, of which a rank may lack one."""
-        sent, kept = ((ffi.NULL, 0), []) if send is None else self._tensors(send, False, options)
-        received, kept_too = ((ffi.NULL, 0), []) if recv is None else self._tensors(recv, True, options)
+        moves = function not in _REDUCE
+        sent, kept = ((ffi.NULL, 0), []) if send is None else self._tensors(send, False, moves, options)
+        received, kept_too = ((ffi.NULL, 0), []) if recv is None else self._tensors(recv, True, moves, options)
         return self._submit(function, (*sent, *received), (kept, kept_too), arguments, options)
 
     def all_gather(self, send: Arrays, recv: Arrays, **options: Unpack[SubmitOptions]) -> Work:
@@ -342,12 +376,12 @@ class ProcessGroup(Handle):
     def send(self, array: Array, peer: int, **options: Unpack[SubmitOptions]) -> Work:
         """Sends the elements of an array to a rank of the group, where recv() with the same tag takes them. The work is
         done when the array may be reused: at once for 1 KiB or less, otherwise when that recv() has matched it."""
-        (tensor, _), kept = self._tensors([array], False, options)
+        (tensor, _), kept = self._tensors([array], False, True, options)
         return self._submit(lib.tutti_pg_send, [tensor, peer], kept, [], options)
 
     def recv(self, array: Array, peer: int | None = None, **options: Unpack[SubmitOptions]) -> Work:
         """Takes a message of a rank, or of any if peer is None: Work.source is the sender."""
-        (tensor, _), kept = self._tensors([array], True, options)
+        (tensor, _), kept = self._tensors([array], True, True, options)
         source = lib.TUTTI_ANY_SOURCE if peer is None else peer
         return self._submit(lib.tutti_pg_recv, [tensor, source], kept, [], options)
 

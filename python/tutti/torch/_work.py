@@ -46,7 +46,7 @@ class Work(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits for the end. A time-out that expires raises; the operation goes on."""
         seconds = timeout.total_seconds()
-        if not self._ended.wait(seconds if seconds > 0 else None):
+        if not self._ended.wait(seconds if 0 < seconds < threading.TIMEOUT_MAX else None):
             raise TimeoutError(f"{self._title} has not ended after {seconds:g} s; it goes on")
         if self._error is not None:
             raise self._error
