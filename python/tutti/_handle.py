@@ -56,7 +56,7 @@ class Handle(Unique):
         self._users: list[int] = []  # the threads in in_use()
         self._handle = handle
         if self._exit_order >= 0:
-            _open.add(self)
+            _all.add(self)
 
     def _destroy(self, handle: Any) -> int | None:
         """Destroys the C handle. Returns a status, or None."""
@@ -85,9 +85,7 @@ class Handle(Unique):
     def close(self) -> None:
         """Closes the object; calls of other threads end first. Raises ConcurrentError if one goes on for 10 s, and
         InvalidError in a signal handler or a callback that interrupts a call of this thread. Both leave the object open."""
-        if not self._handle:
-            return
-        if lib.tutti_python_callers(self._handle) == 2 or threading.get_ident() in self._users:
+        if self._handle and (lib.tutti_python_callers(self._handle) == 2 or threading.get_ident() in self._users):
             raise InvalidError(f"close() of the {self._title} interrupts a call of the same thread that uses it: close it after "
                                "the call")
         if not self._closing.acquire(timeout=2 * _WAIT_S):  # a second thread waits for the first one
@@ -133,13 +131,13 @@ class Handle(Unique):
             threading.Thread(target=self.close).start()
 
 
-_open: weakref.WeakSet[Handle] = weakref.WeakSet()
+_all: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """Runs before the interpreter ends: later, callbacks and calls of other threads would wait for the GIL for ever."""
-    for handle in sorted(_open, key=lambda handle: handle._exit_order):
+    for handle in sorted(_all, key=lambda handle: handle._exit_order):
         try:
             handle.close()
         except Exception:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """close() beside calls of other threads, and copies of handles: never a crash. Each case is a process of its own."""
 
-import signal
+import importlib.util
 import subprocess
 import sys
 
@@ -182,6 +182,43 @@ def calls():
 for _ in range(3): threading.Thread(target=calls, daemon=True).start()
 time.sleep(0.05)
 """)
+
+
+def test_a_second_thread_waits_for_the_first():
+    assert run("""
+class Slow(tutti.Communicator):
+    def _destroy(self, handle):
+        begun.set()
+        time.sleep(0.2)
+        status = super()._destroy(handle)
+        said.append("destroyed")
+        return status
+comm.__class__, begun, said = Slow, threading.Event(), []
+first = Caller(comm.close)
+begun.wait()
+comm.close()
+print(said, first.end())
+""") == "['destroyed'] None\n"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_group_of_torch_ends_calls(asynchronous):
+    assert run(f"""
+import torch, torch.distributed as dist
+from datetime import timedelta
+from tutti.torch._group import ProcessGroup
+shared, groups = dist.HashStore(), [None, None]
+def meet(rank): groups[rank] = ProcessGroup(shared, rank, 2, timedelta(seconds=60))
+meeting = Caller(lambda: meet(1))
+meet(0)
+meeting.end()
+group, opts = groups[0], dist.AllreduceOptions()
+opts.asyncOp = {asynchronous}
+call = Caller(lambda: group.allreduce([torch.ones(1)], opts).wait(), group._comm.handle)
+group.shutdown()
+print(call.end())
+""") == "AbortedError\n"
 
 
 def test_a_signal_handler_closes():
