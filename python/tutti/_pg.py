@@ -148,11 +148,6 @@ class Work(Unique):
         return f"<tutti.Work {self.title}>"
 
 
-# Works that were dropped before they were done, with their arrays.
-_left: deque[tuple[Any, Any]] = deque()
-_sweeps = threading.Lock()  # a thread waits for them
-
-
 def wait_all(works: Sequence[Work], timeout: Timeout = None) -> None:
     """Waits until all works have ended; then raises the exception of the first in the list that has one. timeout: seconds for
     all of them; if it expires, the exception is a TimeoutError."""
@@ -182,6 +177,11 @@ def wait_any(works: Sequence[Work], timeout: Timeout = None) -> int:
             if limit_ms > 0 and time.monotonic() >= end:
                 raise TimeoutError(f"none of {len(works)} works has ended after {limit_ms} ms; they go on")
             lib.tutti_work_wait_host(awaited._handle, 1)  # runs operations, of other works too
+
+
+# Works that were dropped before they were done, with their arrays.
+_left: deque[tuple[Any, Any]] = deque()
+_sweeps = threading.Lock()  # held while a thread waits for them
 
 
 def _leave(handle: Any, kept: Any) -> None:
