@@ -14,11 +14,13 @@
 #include <string.h>
 
 /* A call of the set, and the memory for its operation's state. */
-struct slot {
+struct call_slot {
     struct cpu_call call;
     struct tutti_comm *comm;
-    bool enters; /* the first call of the set on that communicator */
-    struct slot *next;
+    struct call_slot *partner;   /* of a message to the rank itself: its receive, or its send */
+    struct call_slot *unmatched; /* the next one that has no partner yet: own_add() */
+    struct call_slot *next_own;
+    struct call_slot *next;
     size_t state_bytes;
     _Alignas(64) unsigned char state[];
 };
@@ -27,9 +29,12 @@ struct call_set {
     uint32_t epoch; /* of the process: ipc/fork.h */
     int depth;      /* of nested starts; 0: the thread makes its calls at once */
     enum tutti_status refused;
-    bool enters;        /* the call that is being made is the first one on its communicator */
-    struct slot *slots; /* kept for later sets */
-    struct slot **free; /* points to the first slot without a call; no later slot has one */
+    bool enters; /* the call that is being made is the first one on its communicator */
+    struct tutti_comm *entered;          /* the communicators with a call in the set */
+    struct cpu_call *calls, **calls_end; /* those that concern other ranks */
+    struct call_slot *own, **own_end;    /* messages to this rank itself */
+    struct call_slot *slots;             /* kept for later sets */
+    struct call_slot **free; /* points to the first slot without a call; no later slot has one */
 };
 
 uint32_t call_sets_open;
@@ -39,10 +44,16 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 /* Forgets the calls, and lets others use the communicators. */
 static void set_clear(struct call_set *set)
 {
-    for (const struct slot *slot = set->slots; slot != *set->free; slot = slot->next)
-        if (slot->enters)
-            call_leave(slot->comm);
+    for (struct tutti_comm *comm; (comm = set->entered);) {
+        set->entered = comm->beside;
+        order_store_relaxed_u64(&comm->set, 0);
+        call_leave(comm);
+    }
     set->free = &set->slots;
+    set->calls_end = &set->calls;
+    set->own_end = &set->own;
+    set->calls = NULL;
+    set->own = NULL;
     set->refused = TUTTI_OK;
 }
 
@@ -54,7 +65,7 @@ static void set_free(void *opaque)
         set_clear(set);
         order_fetch_add_relaxed_u32(&call_sets_open, (uint32_t)-1);
     }
-    for (struct slot *slot = set->slots, *next; slot; slot = next) {
+    for (struct call_slot *slot = set->slots, *next; slot; slot = next) {
         next = slot->next;
         free(slot);
     }
@@ -89,28 +100,45 @@ static enum tutti_status set_refuse(struct call_set *set, enum tutti_status stat
     return status;
 }
 
-static bool has_entered(const struct call_set *set, const struct tutti_comm *comm)
-{
-    for (const struct slot *slot = set->slots; slot != *set->free; slot = slot->next)
-        if (slot->comm == comm)
-            return true;
-    return false;
-}
-
 enum tutti_status call_set_enter(struct call_set *set, struct tutti_comm *comm, const char *call)
 {
-    set->enters = !has_entered(set, comm);
-    return !set->enters || call_enter(comm) ? TUTTI_OK
-                                            : set_refuse(set, call_refuse_entry(comm, call));
+    set->enters = !comm || order_load_relaxed_u64(&comm->set) != (uintptr_t)set;
+    if (!set->enters)
+        return TUTTI_OK;
+    if (!call_enter(comm))
+        return set_refuse(set, call_refuse_entry(comm, call));
+    comm->own = NULL;
+    return TUTTI_OK;
+}
+
+/* Adds a message to this rank itself. Send n of a communicator belongs to its receive n. The list
+ * of messages that have no partner yet has only sends, or only receives. */
+static void own_add(struct call_set *set, struct call_slot *slot)
+{
+    struct tutti_comm *comm = slot->comm;
+    struct call_slot *other = comm->own;
+    slot->partner = slot->unmatched = slot->next_own = NULL;
+    *set->own_end = slot;
+    set->own_end = &slot->next_own;
+    if (other && other->call.request.collective != slot->call.request.collective) {
+        comm->own = other->unmatched;
+        other->partner = slot;
+        slot->partner = other;
+        return;
+    }
+    *(other ? &comm->own_last->unmatched : &comm->own) = slot;
+    comm->own_last = slot;
 }
 
 static enum tutti_status slot_fill(struct call_set *set, struct tutti_comm *comm,
                                    const struct request *request)
 {
-    const size_t bytes = request->choice.run->op_bytes;
-    struct slot *slot = *set->free;
+    const bool own =
+        coll_rows[request->collective].peer == COLL_PARTNER && request->peer == comm->rank;
+    const size_t bytes = own ? 0 : request->choice.run->op_bytes;
+    struct call_slot *slot = *set->free;
     if (!slot || slot->state_bytes < bytes) {
-        struct slot *made = aligned_alloc(64, (sizeof *made + bytes + 63) & ~(size_t)63);
+        struct call_slot *made = aligned_alloc(64, (sizeof *made + bytes + 63) & ~(size_t)63);
         if (!made)
             return error_set(TUTTI_ERR_NO_MEMORY, "no memory for one more call of a group");
         made->next = slot ? slot->next : NULL;
@@ -118,12 +146,19 @@ static enum tutti_status slot_fill(struct call_set *set, struct tutti_comm *comm
         free(slot);
         *set->free = slot = made;
     }
-    slot->enters = set->enters;
     slot->comm = comm;
     slot->call.group = comm->host;
+    slot->call.chains = &comm->chains;
     slot->call.request = *request;
     slot->call.op = (struct cpu_op *)(void *)slot->state;
+    slot->call.next = NULL;
     set->free = &slot->next;
+    if (own) {
+        own_add(set, slot);
+    } else {
+        *set->calls_end = &slot->call;
+        set->calls_end = &slot->call.next;
+    }
     return TUTTI_OK;
 }
 
@@ -133,41 +168,27 @@ enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
 {
     if (status == TUTTI_OK)
         status = slot_fill(set, comm, request);
-    if (status == TUTTI_OK)
-        return TUTTI_OK;
-    call_refused(comm, signature, status);
-    if (set->enters)
-        call_leave(comm);
-    return set_refuse(set, status);
+    if (status != TUTTI_OK) {
+        call_refused(comm, signature, status);
+        if (set->enters)
+            call_leave(comm);
+        return set_refuse(set, status);
+    }
+    if (set->enters) {
+        /* Relaxed: a thread compares the word with its own set alone. */
+        order_store_relaxed_u64(&comm->set, (uintptr_t)set);
+        comm->beside = set->entered;
+        set->entered = comm;
+    }
+    return TUTTI_OK;
 }
 
 /* ---- messages to oneself --------------------------------------------------------------------- */
 
-static bool is_own(const struct slot *slot)
+static enum tutti_status own_check(const struct call_slot *slot)
 {
     const struct request *request = &slot->call.request;
-    return coll_rows[request->collective].peer == COLL_PARTNER && request->peer == slot->comm->rank;
-}
-
-/* The receive of a send, or the send of a receive, to oneself. Send n of a communicator belongs to
- * its receive n. NULL: there is none. */
-static const struct slot *own_partner(const struct call_set *set, const struct slot *slot)
-{
-    int number = 0;
-    for (const struct slot *other = set->slots; other != slot; other = other->next)
-        number += is_own(other) && other->comm == slot->comm &&
-                  other->call.request.collective == slot->call.request.collective;
-    for (const struct slot *other = set->slots; other != *set->free; other = other->next)
-        if (is_own(other) && other->comm == slot->comm &&
-            other->call.request.collective != slot->call.request.collective && number-- == 0)
-            return other;
-    return NULL;
-}
-
-static enum tutti_status own_check(const struct call_set *set, const struct slot *slot)
-{
-    const struct request *request = &slot->call.request;
-    const struct slot *other = own_partner(set, slot);
+    const struct call_slot *other = slot->partner;
     if (!other)
         return error_set(
             TUTTI_ERR_INVALID,
@@ -186,15 +207,15 @@ static enum tutti_status own_check(const struct call_set *set, const struct slot
 
 static enum tutti_status own_check_all(const struct call_set *set)
 {
-    for (const struct slot *slot = set->slots; slot != *set->free; slot = slot->next) {
-        const enum tutti_status status = is_own(slot) ? own_check(set, slot) : TUTTI_OK;
+    for (const struct call_slot *slot = set->own; slot; slot = slot->next_own) {
+        const enum tutti_status status = own_check(slot);
         if (status != TUTTI_OK)
             return status;
     }
     return TUTTI_OK;
 }
 
-static enum tutti_status own_run(const struct call_set *set, struct slot *slot)
+static enum tutti_status own_run(struct call_slot *slot)
 {
     struct request *request = &slot->call.request;
     const enum tutti_status status = cpu_group_status(slot->comm->host, NULL);
@@ -202,36 +223,24 @@ static enum tutti_status own_run(const struct call_set *set, struct slot *slot)
         return status;
     request_started(request, cpu_group_sequence(slot->comm->host), RECORD_SUBSET, RECORD_RUNNING);
     if (request->collective == TUTTI_COLLECTIVE_RECV && request->bytes)
-        memmove(request->recv, own_partner(set, slot)->call.request.send, request->bytes);
+        memmove(request->recv, slot->partner->call.request.send, request->bytes);
     return TUTTI_OK;
 }
 
 /* ---- the public functions -------------------------------------------------------------------- */
-
-static void set_run(struct call_set *set)
-{
-    struct cpu_call *first = NULL, **last = &first;
-    for (struct slot *slot = set->slots; slot != *set->free; slot = slot->next) {
-        if (is_own(slot)) {
-            slot->call.status = own_run(set, slot);
-            continue;
-        }
-        *last = &slot->call;
-        slot->call.next = NULL;
-        last = &slot->call.next;
-    }
-    cpu_calls_run(first);
-}
 
 /* Returns the first call's status that is not OK. */
 static enum tutti_status set_end(struct call_set *set)
 {
     enum tutti_status status = set->refused == TUTTI_OK ? own_check_all(set) : set->refused;
     const bool refused = status != TUTTI_OK;
-    const struct slot *failed = NULL;
-    if (!refused)
-        set_run(set);
-    for (struct slot *slot = set->slots; slot != *set->free; slot = slot->next) {
+    const struct call_slot *failed = NULL;
+    if (!refused) {
+        for (struct call_slot *slot = set->own; slot; slot = slot->next_own)
+            slot->call.status = own_run(slot);
+        cpu_calls_run(set->calls);
+    }
+    for (struct call_slot *slot = set->slots; slot != *set->free; slot = slot->next) {
         const enum tutti_status ended =
             call_ended(slot->comm, &slot->call.request, refused ? status : slot->call.status);
         if (!failed && ended != TUTTI_OK)
@@ -259,7 +268,7 @@ enum tutti_status tutti_group_start(void)
             return error_set(TUTTI_ERR_NO_MEMORY, "tutti_group_start: no memory for a group");
         }
         set->epoch = epoch;
-        set->free = &set->slots;
+        set_clear(set);
     }
     if (!set->depth++)
         order_fetch_add_relaxed_u32(&call_sets_open, 1);

@@ -8,6 +8,7 @@
 #include "bootstrap/config.h"
 #include "coll/backend.h"
 #include "coll/coll.h"
+#include "cpu/calls.h"
 #include "cpu/group.h"
 #include "cpu/reduce/reduce.h"
 #include "record/recorder.h"
@@ -15,6 +16,7 @@
 #include "tutti/tutti.h"
 
 struct agree;
+struct call_slot;
 struct comm_setup;
 struct cuda_group;
 struct interrupt;
@@ -74,6 +76,12 @@ struct tutti_comm {
     struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
     uint64_t calls;           /* of collectives; written by the holder of `busy` */
     struct tutti_comm *next;  /* in the process's list, for the count of calls */
+    /* A group of calls, api/call_set.c: */
+    uint64_t set; /* the address of the set that holds `busy`; 0: none. Other threads may read it */
+    struct tutti_comm *beside; /* the next one that the set holds */
+    struct cpu_chains chains;  /* used by the holder of `busy`, like the messages to this rank
+                                * itself that have no partner yet: */
+    struct call_slot *own, *own_last;
 };
 
 /*

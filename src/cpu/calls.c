@@ -6,13 +6,20 @@
 #include "cpu/algo/algo.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 enum { SLICE_MS = 1 }; /* of a sleep while several operations wait */
 
 struct calls {
     struct cpu_call *first;
     int left; /* that have not ended */
+    /* The first call of each chain that has not ended, in the order in which they came to the
+     * front. all_step() removes a call that has ended and appends the next one of its chain. */
+    struct cpu_call *fronts, **fronts_end;
+    uint64_t looks;
 };
+
+/* ---- the order of calls ---------------------------------------------------------------------- */
 
 static bool is_message(const struct cpu_call *call)
 {
@@ -27,27 +34,73 @@ static bool sends_messages(const struct cpu_call *call)
            call->request.collective != TUTTI_COLLECTIVE_RECV;
 }
 
-/* Whether `later` may not begin before `earlier` has ended. */
-static bool blocks(const struct cpu_call *earlier, const struct cpu_call *later)
+/* Where the last call of the call's chain stands. */
+static struct cpu_call **chain_of(const struct cpu_call *call)
 {
-    if (earlier->group != later->group)
-        return false;
-    if (is_message(earlier) != is_message(later))
-        return sends_messages(earlier) && sends_messages(later);
-    return !is_message(earlier) || (earlier->request.collective == later->request.collective &&
-                                    earlier->request.peer == later->request.peer);
+    if (!is_message(call))
+        return &call->chains->collectives;
+    return &(call->request.collective == TUTTI_COLLECTIVE_RECV
+                 ? call->chains->receives
+                 : call->chains->sends)[call->request.peer];
+}
+
+static void front_append(struct calls *calls, struct cpu_call *call)
+{
+    call->beside = NULL;
+    *calls->fronts_end = call;
+    calls->fronts_end = &call->beside;
+}
+
+/* Adds a call behind all earlier ones. */
+static void call_add(struct calls *calls, struct cpu_call *call)
+{
+    struct cpu_call **last = chain_of(call);
+    call->started = call->ended = false;
+    call->sent_before = 0;
+    call->after = NULL;
+    if (sends_messages(call)) {
+        const bool message = is_message(call);
+        call->sent_before = call->chains->sending[!message];
+        call->chains->sending[message]++;
+    }
+    if (*last)
+        (*last)->after = call;
+    else
+        front_append(calls, call);
+    *last = call;
+    calls->left++;
+    call->group->op.calls++;
+}
+
+/* Whether the first call of a chain still has to wait. Sends that have ended are earlier than any
+ * collective that sends and waits for them, since later ones wait for that collective; and the same
+ * the other way round. So their number tells whether all earlier ones have ended. */
+static bool must_wait(const struct cpu_call *call)
+{
+    return call->sent_before && call->chains->sent[!is_message(call)] < call->sent_before;
 }
 
 /* ---- the end of a call ----------------------------------------------------------------------- */
+
+/* The group has no call any more. The next list of calls expects its chains so. */
+static void group_leave(struct cpu_group *group, struct cpu_chains *chains)
+{
+    memset(chains->sending, 0, sizeof chains->sending);
+    memset(chains->sent, 0, sizeof chains->sent);
+    chains->looked = 0;
+    if (order_load_relaxed_u32(&group->own->awaits))
+        cpu_group_awaits_none(group);
+}
 
 static void call_end(struct calls *calls, struct cpu_call *call, enum tutti_status status)
 {
     call->status = status;
     call->ended = true;
     calls->left--;
-    call->group->op.calls--;
-    for (struct cpu_call *later = call->next; later; later = later->next)
-        later->blockers -= blocks(call, later);
+    if (sends_messages(call))
+        call->chains->sent[is_message(call)]++;
+    if (--call->group->op.calls == 0)
+        group_leave(call->group, call->chains);
 }
 
 /* The group has failed, and so have its calls. */
@@ -101,13 +154,23 @@ static bool call_step(struct calls *calls, struct cpu_call *call)
 static bool all_step(void *context)
 {
     struct calls *calls = context;
-    for (struct cpu_call *call = calls->first; call; call = call->next) {
-        if (call->ended || call->blockers)
-            continue;
-        if (!call->started)
+    struct cpu_call *call, **link = &calls->fronts;
+    while ((call = *link)) {
+        if (!call->started && !call->ended && !must_wait(call))
             call_start(calls, call);
         if (call->started && !call->ended)
             call_step(calls, call);
+        if (!call->ended) {
+            link = &call->beside;
+            continue;
+        }
+        if (call->after)
+            front_append(calls, call->after);
+        else
+            *chain_of(call) = NULL;
+        *link = call->beside;
+        if (!*link)
+            calls->fronts_end = link;
     }
     return calls->left == 0;
 }
@@ -117,7 +180,7 @@ static bool all_step(void *context)
 /* The first call that waits for a peer; NULL: there is none. */
 static struct cpu_call *first_waiting(const struct calls *calls)
 {
-    for (struct cpu_call *call = calls->first; call; call = call->next)
+    for (struct cpu_call *call = calls->fronts; call; call = call->beside)
         if (call->started && !call->ended)
             return call;
     return NULL;
@@ -132,14 +195,14 @@ static struct word_wait wait_of(const struct cpu_call *call)
                               .request = &call->request};
 }
 
-/* The application's progress function is called once for each group. */
+/* The application's progress function is called once for each group in a look. */
 static bool is_cancelled(const struct calls *calls, const struct cpu_call *call)
 {
     const struct cpu_group *group = call->group;
-    for (const struct cpu_call *earlier = calls->first; earlier != call; earlier = earlier->next)
-        if (earlier->group == group && !earlier->ended)
-            return false;
-    return group->progress && group->progress(group->progress_context);
+    if (!group->progress || call->chains->looked == calls->looks)
+        return false;
+    call->chains->looked = calls->looks;
+    return group->progress(group->progress_context);
 }
 
 static void call_look(struct calls *calls, struct cpu_call *call, enum wait_depth depth,
@@ -158,7 +221,8 @@ static bool all_look(void *context, enum wait_depth depth)
 {
     struct calls *calls = context;
     const int64_t now = deadline_now();
-    for (struct cpu_call *call = calls->first; call; call = call->next) {
+    calls->looks++;
+    for (struct cpu_call *call = calls->fronts; call; call = call->beside) {
         if (call->ended)
             continue;
         if (is_cancelled(calls, call)) {
@@ -197,22 +261,16 @@ static void sleep_on_bell(void *context, int64_t ms)
     const struct cpu_call *call = first_waiting(calls);
     if (call)
         bell_sleep(call->group, call->op->peer, call->op->word, call->op->value,
-                   calls->left > 1 && ms > SLICE_MS ? SLICE_MS : ms);
+                   calls->fronts->beside && ms > SLICE_MS ? SLICE_MS : ms);
 }
 
 void cpu_calls_run(struct cpu_call *first)
 {
-    struct calls calls = {.first = first};
+    struct calls calls = {.first = first, .fronts_end = &calls.fronts};
     if (!first)
         return;
-    for (struct cpu_call *call = first; call; call = call->next) {
-        call->started = call->ended = false;
-        call->blockers = 0;
-        calls.left++;
-        call->group->op.calls++;
-        for (const struct cpu_call *earlier = first; earlier != call; earlier = earlier->next)
-            call->blockers += blocks(earlier, call);
-    }
+    for (struct cpu_call *call = first; call; call = call->next)
+        call_add(&calls, call);
     const struct waiter waiter = {
         .poll = all_step,
         .look = all_look,
@@ -224,7 +282,6 @@ void cpu_calls_run(struct cpu_call *first)
     };
     if (!wait_spin(all_step, &calls, 0, first->group->ranks.polls))
         (void)waiter_run(&waiter); /* no deadline of its own: returns when all have ended */
-    for (struct cpu_call *call = first; call; call = call->next)
-        if (order_load_relaxed_u32(&call->group->own->awaits))
-            cpu_group_awaits_none(call->group);
+    while (calls.fronts)           /* of a group that has failed */
+        (void)all_step(&calls);
 }
