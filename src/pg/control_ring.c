@@ -260,3 +260,9 @@ struct rank_set pg_control_left(const struct pg_control *control, int *cause)
     }
     return ranks;
 }
+
+int pg_control_exit_cause(const struct pg_control *control, int rank)
+{
+    const uint32_t left = order_load_acquire_u32(&control->rings[rank]->left); /* H4a pairs H4 */
+    return left ? (int)left - 1 : rank;
+}

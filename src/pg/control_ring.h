@@ -79,5 +79,7 @@ void pg_control_leave(struct pg_control *control, int cause);
 /* Return the other ranks that have left. What they posted before can be read by then. [out] cause:
  * the rank because of which the first of them has left. */
 struct rank_set pg_control_left(const struct pg_control *control, int *cause);
+/* The rank because of which a rank is gone: itself, unless it has left because of another one. */
+int pg_control_exit_cause(const struct pg_control *control, int rank);
 
 #endif

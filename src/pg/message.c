@@ -215,14 +215,16 @@ static int gone_peer(const struct tutti_pg *pg, const struct pg_op *op)
     return rank_set_count(pg->gone) == pg->control.size - 1 ? rank_set_next(pg->gone, -1) : -1;
 }
 
-/* End the operation if the rank that it needs is gone. Return whether that rank is gone. */
+/* End the operation if the rank that it needs is gone, and name the rank because of which it is
+ * gone. Return whether that rank is gone. */
 static bool finish_gone(struct tutti_pg *pg, struct pg_op *op)
 {
     const int peer = gone_peer(pg, op);
     if (peer >= 0)
         finish(pg, op,
-               &(struct pg_outcome){
-                   .status = TUTTI_ERR_PEER_DEAD, .rank = pg->control.rank, .peer = peer});
+               &(struct pg_outcome){.status = TUTTI_ERR_PEER_DEAD,
+                                    .rank = pg->control.rank,
+                                    .peer = pg_control_exit_cause(&pg->control, peer)});
     return peer >= 0;
 }
 

@@ -102,7 +102,41 @@ static int live_last(struct ranks *ranks, int rank, tutti_store_t *store)
     return leave(ranks, rank, store, ranks->size - 1);
 }
 
+/* Receives one float, which does not come: returns the rank that the work names, or -1. */
+static int named(tutti_pg_t *pg, int from)
+{
+    static const int64_t one = 1;
+    float x;
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    const struct tutti_tensor tensor = pg_vector(&x, &one);
+    tutti_work_t *work;
+    if (tutti_pg_recv(pg, &tensor, from, NULL, &work) != TUTTI_OK)
+        return -1;
+    const enum tutti_status status = tutti_work_wait_host(work, RANKS_TIMEOUT_MS);
+    const bool tells = status == TUTTI_ERR_PEER_DEAD && tutti_work_fault(work, &fault) == status;
+    tutti_work_destroy(work);
+    return tells ? fault.peer : -1;
+}
+
+/* Each rank but the last waits for a message of the next one, and leaves when that one has left. So
+ * all leave because of the last one, and name it. */
+static int live_chain(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const int last = ranks->size - 1;
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
+    RANKS_CHECK(pg_goes_on(pg, JOINT_TAG, ranks->size));
+    if (rank < last)
+        RANKS_CHECK(named(pg, rank + 1) == last);
+    if (rank == 0)
+        RANKS_CHECK(named(pg, TUTTI_ANY_SOURCE) == last);
+    tutti_pg_destroy(pg);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    return pg_main(argc, argv, 2, (ranks_fn *const[]){live_first, live_last}, 2);
+    return pg_main(argc, argv, 2, (ranks_fn *const[]){live_first, live_last, live_chain}, 3);
 }
