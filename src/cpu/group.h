@@ -100,6 +100,8 @@ bool cpu_message_next(struct cpu_group *group, int from, struct cpu_message *mes
 const void *cpu_message_data(struct cpu_group *group, int from, size_t bytes);
 /* Frees the place of that message: it has been read. */
 void cpu_message_taken(struct cpu_group *group, int from);
+/* How many messages of that rank this rank has read, those of collectives among them. */
+uint64_t cpu_messages_read(const struct cpu_group *group, int from);
 /* Sets the function that a collective calls when a process group's message comes before its own.
  * take() returns false if it cannot take the message now. */
 void cpu_group_set_messages(struct cpu_group *group, bool (*take)(void *context, int from),

@@ -66,16 +66,17 @@ static bool poll_for_event(struct event *event)
  * the other's write. Between naps the thread reads only the bell and calls poll(). So the other
  * cache lines that it shares with submitting threads stay in the submitters' caches.
  */
-void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, bool busy,
+bool pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, bool busy,
                       bool (*poll)(void *context), void *context)
 {
     struct event event = {control, bell, poll, context};
     if (!control->idle_since) {
         if (poll_for_event(&event))
-            return;
+            return true;
         control->idle_since = deadline_now();
     }
     int64_t now = deadline_now(), end = now + ms * 1000000;
+    bool come;
     do {
         int64_t idle = now - control->idle_since, nap = idle / NAP_SHARE;
         nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
@@ -86,8 +87,10 @@ void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, boo
         order_fence();
         futex_sleep_ns(&control->own->bell, bell, naps ? nap : end - now);
         now = deadline_now();
-    } while (!has_come(&event) && now < end);
+        come = has_come(&event);
+    } while (!come && now < end);
     order_store_relaxed_u32(&control->own->asleep, LAYOUT_AWAKE);
+    return come;
 }
 
 void pg_control_nap(struct pg_control *control)

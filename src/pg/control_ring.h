@@ -37,9 +37,10 @@ struct pg_control {
 
 /* Return the count of the own bell. Read it before looking for events. */
 uint32_t pg_control_bell(const struct pg_control *control);
-/* Return once the own bell differs from `bell`, once poll() returns true, or after `ms`. poll()
- * looks for events that advance no bell; it may be NULL. `busy`: this rank has operations. */
-void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, bool busy,
+/* Return once the own bell differs from `bell`, once poll() returns true, or after `ms`; false in
+ * the last case. poll() looks for events that advance no bell; it may be NULL. `busy`: this rank
+ * has operations. */
+bool pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, bool busy,
                       bool (*poll)(void *context), void *context);
 /* Waiting threads handle the events: sleep for a moment. */
 void pg_control_nap(struct pg_control *control);

@@ -293,6 +293,7 @@ static void run(struct tutti_pg *pg, struct pg_op *op)
     else if (op->work.collective != TUTTI_COLLECTIVE_BARRIER)
         pg_blocks_run(pg, op, &outcome);
     count_run(pg);
+    pg_messages_collective_ended(pg);
     pg->progress_at = 0; /* the operation has just ended */
     if (outcome.status == TUTTI_OK && op->staging) {
         pg_list_append(&pg->copying_out, op);
@@ -532,7 +533,11 @@ static bool poll_once(struct tutti_pg *pg)
     const bool helped = pg->helped;
     pg->helped = false;
     const struct exited exited = exited_ranks(pg); /* read before the posts of those ranks */
+    const bool slept_in_vain = pg->slept_in_vain && bell == pg->slept_bell;
+    pg->slept_in_vain = false;
     if (step(pg, true, &stopping)) {
+        if (slept_in_vain)
+            POINT("group.missed"); /* an event, of which nobody had told this rank */
         give_engine(pg);
         pg_control_reset_idle(&pg->control);
         return true;
@@ -552,7 +557,9 @@ static bool poll_once(struct tutti_pg *pg)
     if (helped)
         pg_control_nap(&pg->control);
     else
-        pg_control_sleep(&pg->control, bell, ms, busy, polls ? has_polled_event : NULL, pg);
+        pg->slept_in_vain =
+            !pg_control_sleep(&pg->control, bell, ms, busy, polls ? has_polled_event : NULL, pg);
+    pg->slept_bell = bell;
     return true;
 }
 

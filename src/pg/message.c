@@ -394,7 +394,7 @@ static void data_take(struct tutti_pg *pg, int from, uint64_t id)
         POINT("message.taken");
     }
     cpu_message_taken(pg->comm->host, from);
-    pg_control_notify(pg->control.rings[from]);
+    pg_control_notify(pg->control.rings[from]); /* the next piece is copied meanwhile */
     if (op && op->moved == bytes_of(op))
         finish_well(pg, op);
 }
@@ -433,24 +433,41 @@ static void withdrawal_take(struct tutti_pg *pg, int from, uint64_t id)
         finish(pg, op, &late);
 }
 
+/* Tell a rank that there are places for its messages again, at every second one that was read. A
+ * sender that waits for a place has LAYOUT_WINDOW messages to be read, so it is told. */
+static void places_tell(struct tutti_pg *pg, int from)
+{
+    enum { TELL_EVERY = LAYOUT_WINDOW / 2 };
+    const uint64_t read = cpu_messages_read(pg->comm->host, from);
+    if (read / TELL_EVERY != pg->places_told[from] / TELL_EVERY)
+        pg_control_notify(pg->control.rings[from]);
+    pg->places_told[from] = read;
+}
+
+/* Return false if there is no memory: the message stays where it is. */
+static bool message_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
+{
+    if (message->kind == ANNOUNCED || message->kind == ANNOUNCED_SHORT)
+        return announcement_take(pg, from, message);
+    if (message->kind == DATA)
+        data_take(pg, from, message->id);
+    else if (message->kind == WITHDRAWN)
+        withdrawal_take(pg, from, message->id);
+    else
+        answer_take(pg, from, message);
+    return true;
+}
+
 /* Take all messages that have come from a rank. Return false if there is none, or no memory. */
 static bool messages_take(void *context, int from)
 {
     struct tutti_pg *pg = context;
     struct cpu_message message;
     bool any = false;
-    for (; cpu_message_next(pg->comm->host, from, &message); any = true) {
-        if (message.kind == ANNOUNCED || message.kind == ANNOUNCED_SHORT) {
-            if (!announcement_take(pg, from, &message))
-                return any;
-        } else if (message.kind == DATA) {
-            data_take(pg, from, message.id);
-        } else if (message.kind == WITHDRAWN) {
-            withdrawal_take(pg, from, message.id);
-        } else {
-            answer_take(pg, from, &message);
-        }
-    }
+    while (cpu_message_next(pg->comm->host, from, &message) && message_take(pg, from, &message))
+        any = true;
+    if (any)
+        places_tell(pg, from);
     return any;
 }
 
@@ -469,6 +486,13 @@ bool pg_messages_take(struct tutti_pg *pg)
         if (r != pg->control.rank)
             any |= messages_take(pg, r);
     return any;
+}
+
+void pg_messages_collective_ended(struct tutti_pg *pg)
+{
+    for (int r = 0; pg->comm->rules.paths.all && r < pg->control.size; r++)
+        if (r != pg->control.rank)
+            places_tell(pg, r);
 }
 
 /* End a send whose receiver has not answered. Return false if there is no memory to withdraw it. */
@@ -514,8 +538,11 @@ static int list_check(struct tutti_pg *pg, struct pg_list *list, int64_t now)
 
 int pg_messages_check(struct tutti_pg *pg, int64_t now)
 {
-    const int stopped = list_check(pg, &pg->sends, now);
-    return stopped >= 0 ? stopped : list_check(pg, &pg->receives, now);
+    int stopped = list_check(pg, &pg->sends, now);
+    if (stopped < 0)
+        stopped = list_check(pg, &pg->receives, now);
+    (void)pg_messages_send(pg); /* withdrawals: the thread sleeps next */
+    return stopped;
 }
 
 static void notes_free(struct pg_notes *notes)

@@ -182,6 +182,8 @@ struct tutti_pg {
     uint32_t stepping; /* 1: a thread steps the engine; release H9 */
     /* Used only by the thread that steps the engine: */
     bool helped;                   /* a waiting thread has handled all events up to now */
+    bool slept_in_vain;            /* the thread's last sleep ended by its time, */
+    uint32_t slept_bell;           /* while its bell had this count */
     struct pg_list awaiting_input; /* wait for their input, or behind one that does */
     uint64_t scan;                 /* the number of the last scan of that list */
     struct pg_list to_announce;    /* not announced yet: the control ring is full */
@@ -195,6 +197,7 @@ struct tutti_pg {
     uint64_t messages;                  /* the last send's id */
     uint32_t short_sent[LAYOUT_RANKS];  /* announcements with data that a peer may still keep */
     uint32_t short_taken[LAYOUT_RANKS]; /* those of a peer that have been matched here */
+    uint64_t places_told[LAYOUT_RANKS]; /* messages that were read when a peer was last told so */
     struct pg_leader *leader;           /* of rank 0 only */
     int64_t next_deadline;    /* the earliest deadline of the operations that are not done */
     int64_t peers_checked_at; /* when the thread last checked that all processes live */
@@ -378,6 +381,8 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op);
 /* Take what has come; send what there is room for. Return whether there was anything. */
 bool pg_messages_take(struct tutti_pg *pg);
 bool pg_messages_send(struct tutti_pg *pg);
+/* A collective has ended. It may have read messages of peers that wait for a place. */
+void pg_messages_collective_ended(struct tutti_pg *pg);
 /* End the messages whose time-out has passed. Return the rank that has stopped inside one, or -1.
  */
 int pg_messages_check(struct tutti_pg *pg, int64_t now);

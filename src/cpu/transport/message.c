@@ -46,6 +46,11 @@ void cpu_message_taken(struct cpu_group *group, int from)
     message_release(group, from, false);
 }
 
+uint64_t cpu_messages_read(const struct cpu_group *group, int from)
+{
+    return group->op.received[from];
+}
+
 void cpu_group_set_messages(struct cpu_group *group, bool (*take)(void *context, int from),
                             void *context)
 {
