@@ -87,6 +87,8 @@ static void pg_close(struct tutti_pg *pg)
     pg_messages_drop(pg);
     while ((key = pg_table_take_any(&pg->tags)))
         free(key); /* the first member of struct pg_tag */
+    pg_table_clear(&pg->tags);
+    pg_table_clear(&pg->announced);
     cpu_team_destroy(pg->copy_thread);
     cpu_team_destroy(*cpu_group_team(pg->comm->host));
     *cpu_group_team(pg->comm->host) = NULL;

@@ -55,6 +55,7 @@ void pg_leader_destroy(struct pg_leader *leader)
         return;
     while ((key = pg_table_take_any(&leader->pending_ops)))
         free((struct pending_op *)key);
+    pg_table_clear(&leader->pending_ops);
     free(leader);
 }
 

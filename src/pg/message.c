@@ -11,8 +11,9 @@
  *     MISMATCH                                <-   REFUSED (dtype, count): MISMATCH here, too
  *     WITHDRAWN: the time-out has passed      ->   drop the announcement, or end the receive
  *
- * Announcements of a pair arrive in order, and both lists are searched from their beginning. So
- * messages of one pair and tag do not overtake each other. A receiver keeps one announcement for
+ * Announcements of a pair arrive in order, and both sides keep messages of one tag and sender
+ * in lines. So messages of one pair and tag do not overtake each other, and the work for a message
+ * does not grow with the number of messages. A receiver keeps one announcement for
  * each waiting send. Of announcements with data it keeps at most 2 * SHORT_KEPT of each sender, and
  * has room for SHORT_KEPT at least.
  *
@@ -46,11 +47,19 @@ static bool is_send(const struct pg_op *op)
 static void note_append(struct pg_notes *notes, struct pg_note *note)
 {
     note->next = NULL;
+    note->before = notes->first ? notes->last : NULL;
     if (notes->first)
         notes->last->next = note;
     else
         notes->first = note;
     notes->last = note;
+}
+
+/* Remove a note that is in the list. */
+static void note_remove(struct pg_notes *notes, struct pg_note *note)
+{
+    *(note->before ? &note->before->next : &notes->first) = note->next;
+    *(note->next ? &note->next->before : &notes->last) = note->before;
 }
 
 /* Queue a note to its peer. */
@@ -60,34 +69,108 @@ static void note_queue(struct tutti_pg *pg, struct pg_note *note)
     note_append(note->kind == DATA ? &pg->data[note->peer] : &pg->notes[note->peer], note);
 }
 
-/* The search ends at the note. Most are near the beginning of a list that may be long. */
-static void note_remove(struct pg_notes *notes, const struct pg_note *note)
+/* ---- what can be found ----------------------------------------------------------------------- */
+
+/* Make the operation findable by its id: a send for its answer, a receive for its data. `from`: the
+ * sender of a receive, -1 for a send. */
+static void id_insert(struct tutti_pg *pg, struct pg_op *op, int from)
 {
-    struct pg_note *before = NULL, **link = &notes->first;
-    while (*link && *link != note)
-        link = &(before = *link)->next;
-    if (!*link)
-        return;
-    *link = note->next;
-    if (notes->last == note)
-        notes->last = before;
+    op->has_id = true;
+    op->by_id = (struct pg_key){.tag = (uint32_t)(from + 1), .sequence = op->id};
+    pg_table_insert(&pg->by_id, &op->by_id);
 }
 
-static void op_remove(struct pg_list *list, const struct pg_op *op)
+static struct pg_op *id_find(const struct tutti_pg *pg, int from, uint64_t id)
 {
-    struct pg_op *before = NULL, **link = &list->first;
-    while (*link && *link != op)
-        link = &(before = *link)->next;
-    if (!*link)
-        return;
-    *link = op->next;
-    if (list->last == op)
-        list->last = before;
+    struct pg_key *key = pg_table_find(&pg->by_id, (uint32_t)(from + 1), id);
+    return key ? (struct pg_op *)(void *)((char *)key - offsetof(struct pg_op, by_id)) : NULL;
+}
+
+/* Let a receive wait for an announcement. */
+static void wait_begin(struct tutti_pg *pg, struct pg_op *op)
+{
+    op->is_waiting = true;
+    op->line.key = (struct pg_key){.tag = op->key.tag, .sequence = (uint64_t)(op->args.peer + 1)};
+    pg_line_append(&pg->waiting_lines, &op->line);
+}
+
+static void wait_end(struct tutti_pg *pg, struct pg_op *op)
+{
+    if (op->is_waiting)
+        pg_line_remove(&pg->waiting_lines, &op->line);
+    op->is_waiting = false;
+}
+
+/* The receive that has waited longest for such an announcement; NULL: there is none. A receive from
+ * any rank stands in the line of sender -1. */
+static struct pg_op *waiting_find(const struct tutti_pg *pg, const struct pg_note *note)
+{
+    struct pg_op *first = NULL;
+    for (int i = 0; i < 2; i++) {
+        const int from = i ? note->peer : TUTTI_ANY_SOURCE;
+        struct pg_member *line = pg_line_first(&pg->waiting_lines, note->tag, (uint64_t)(from + 1));
+        struct pg_op *op =
+            line ? (struct pg_op *)(void *)((char *)line - offsetof(struct pg_op, line)) : NULL;
+        if (op && (!first || op->key.sequence < first->key.sequence))
+            first = op;
+    }
+    return first;
+}
+
+/* Keep an announcement that matches no receive yet. */
+static void unmatched_append(struct tutti_pg *pg, struct pg_note *note)
+{
+    note->arrival = ++pg->arrivals;
+    note->line.key = (struct pg_key){.tag = note->tag, .sequence = (uint64_t)note->peer};
+    note_append(&pg->unmatched, note);
+    pg_line_append(&pg->unmatched_lines, &note->line);
+}
+
+static void unmatched_remove(struct tutti_pg *pg, struct pg_note *note)
+{
+    note_remove(&pg->unmatched, note);
+    pg_line_remove(&pg->unmatched_lines, &note->line);
+}
+
+static struct pg_note *note_of(struct pg_member *line)
+{
+    return line ? (struct pg_note *)(void *)((char *)line - offsetof(struct pg_note, line)) : NULL;
+}
+
+static struct pg_note *unmatched_first(const struct tutti_pg *pg, uint32_t tag, int from)
+{
+    return note_of(pg_line_first(&pg->unmatched_lines, tag, (uint64_t)from));
+}
+
+/* The oldest announcement that the receive takes; NULL: there is none. */
+static struct pg_note *unmatched_find(const struct tutti_pg *pg, const struct pg_op *op)
+{
+    struct pg_note *first = NULL;
+    if (op->args.peer != TUTTI_ANY_SOURCE)
+        return unmatched_first(pg, op->key.tag, op->args.peer);
+    for (int r = 0; r < pg->control.size; r++) {
+        struct pg_note *note = unmatched_first(pg, op->key.tag, r);
+        if (note && (!first || note->arrival < first->arrival))
+            first = note;
+    }
+    return first;
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+/* Take a message out of its list. It can be found no more. */
+static void op_remove(struct tutti_pg *pg, struct pg_op *op)
+{
+    pg_list_remove(is_send(op) ? &pg->sends : &pg->receives, op);
+    wait_end(pg, op);
+    if (op->has_id)
+        pg_table_take(&pg->by_id, op->by_id.tag, op->by_id.sequence);
+    op->has_id = false;
 }
 
 static void finish(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
 {
-    op_remove(is_send(op) ? &pg->sends : &pg->receives, op);
+    op_remove(pg, op);
     pg_complete(pg, op, outcome);
 }
 
@@ -97,7 +180,7 @@ static void finish_well(struct tutti_pg *pg, struct pg_op *op)
     if (op->staging && !is_send(op))
         outcome.status = pg_staging_message_out(pg, op);
     if (op->staging && !is_send(op) && outcome.status == TUTTI_OK) {
-        op_remove(&pg->receives, op);
+        op_remove(pg, op);
         pg_list_append(&pg->copying_out, op);
     } else {
         finish(pg, op, &outcome);
@@ -133,6 +216,8 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
     if (is_short) {
         pg->short_sent[note->peer]++;
         finish_well(pg, op);
+    } else {
+        id_insert(pg, op, -1);
     }
     return true;
 }
@@ -176,10 +261,13 @@ static bool note_send(struct tutti_pg *pg, struct pg_note *note, bool *any)
 /* Send the notes for which there are places, in order. Return whether all have been sent. */
 static bool notes_send(struct tutti_pg *pg, struct pg_notes *notes, bool *any)
 {
-    for (struct pg_note *note, *next; (note = notes->first); notes->first = next) {
+    for (struct pg_note *note, *next; (note = notes->first);) {
         next = note->next; /* a note that has been sent is freed */
         if (!note_send(pg, note, any))
             return false;
+        notes->first = next;
+        if (next)
+            next->before = NULL;
     }
     return true;
 }
@@ -199,12 +287,6 @@ bool pg_messages_send(struct tutti_pg *pg)
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
-
-static bool matches(const struct pg_op *op, const struct pg_note *note)
-{
-    return op->key.tag == note->tag &&
-           (op->args.peer == note->peer || op->args.peer == TUTTI_ANY_SOURCE);
-}
 
 /* The rank without which an operation cannot end, if that rank is gone; otherwise -1. */
 static int gone_peer(const struct tutti_pg *pg, const struct pg_op *op)
@@ -266,9 +348,11 @@ static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
         finish_mismatch(pg, own, peer, op->operation.signature);
     else
         answer(pg, op, note, same);
+    wait_end(pg, op);
     if (moves) {
         op->id = id;
         op->is_moving = true;
+        id_insert(pg, op, peer);
         op->deadline = deadline_after(op->timeout_ms);
     } else if (same) {
         finish_well(pg, op);
@@ -280,9 +364,7 @@ static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
 /* Return whether a receive waits for an announcement. */
 static bool announcement_match(struct tutti_pg *pg, struct pg_note *note)
 {
-    struct pg_op *op = pg->receives.first;
-    while (op && (op->is_moving || !matches(op, note)))
-        op = op->next;
+    struct pg_op *op = waiting_find(pg, note);
     if (op)
         match(pg, op, note);
     return op;
@@ -299,7 +381,7 @@ static void send_to_self(struct tutti_pg *pg, struct pg_op *op)
     if (bytes <= SHORT_BYTES && *sent - pg->short_taken[op->args.peer] < SHORT_KEPT)
         note = malloc(sizeof *note + bytes);
     if (!note) {
-        note_append(&pg->unmatched, &op->note);
+        unmatched_append(pg, &op->note);
         return;
     }
     *note = op->note;
@@ -307,7 +389,7 @@ static void send_to_self(struct tutti_pg *pg, struct pg_op *op)
     note->kind = ANNOUNCED_SHORT;
     if (bytes)
         memcpy(note + 1, pg_staging_message_data(op), bytes);
-    note_append(&pg->unmatched, note);
+    unmatched_append(pg, note);
     ++*sent;
     finish_well(pg, op);
 }
@@ -339,25 +421,16 @@ void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
         return;
     }
     pg_list_append(&pg->receives, op);
-    for (struct pg_note *note = pg->unmatched.first; note; note = note->next)
-        if (matches(op, note)) {
-            note_remove(&pg->unmatched, note);
-            match(pg, op, note);
-            return;
-        }
-    (void)finish_gone(pg, op);
+    struct pg_note *note = unmatched_find(pg, op);
+    if (note) {
+        unmatched_remove(pg, note);
+        match(pg, op, note);
+    } else if (!finish_gone(pg, op)) {
+        wait_begin(pg, op);
+    }
 }
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
-
-static struct pg_op *find(const struct pg_list *list, int peer, uint64_t id)
-{
-    struct pg_op *op = list->first;
-    while (op && (op->id != id || (is_send(op) ? op->args.peer != peer || !op->is_announced
-                                               : !op->is_moving || (int)op->source - 1 != peer)))
-        op = op->next;
-    return op;
-}
 
 /* Return false if there is no memory: the message stays where it is. */
 static bool announcement_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
@@ -377,13 +450,13 @@ static bool announcement_take(struct tutti_pg *pg, int from, const struct cpu_me
         memcpy(note + 1, cpu_message_data(pg->comm->host, from, bytes), bytes);
     cpu_message_taken(pg->comm->host, from);
     if (!announcement_match(pg, note))
-        note_append(&pg->unmatched, note);
+        unmatched_append(pg, note);
     return true;
 }
 
 static void data_take(struct tutti_pg *pg, int from, uint64_t id)
 {
-    struct pg_op *op = find(&pg->receives, from, id);
+    struct pg_op *op = id_find(pg, from, id);
     if (op) {
         const size_t left = bytes_of(op) - op->moved, most = cpu_message_most(pg->comm->host);
         const size_t piece = left < most ? left : most;
@@ -402,11 +475,11 @@ static void data_take(struct tutti_pg *pg, int from, uint64_t id)
 /* The receiver has answered the announcement of a send. */
 static void answer_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
 {
-    struct pg_op *op = find(&pg->sends, from, message->id);
+    struct pg_op *op = id_find(pg, -1, message->id);
     cpu_message_taken(pg->comm->host, from);
     if (message->kind == TAKEN)
         pg->short_sent[from] -= SHORT_KEPT;
-    if (!op || op->is_moving)
+    if (message->kind == TAKEN || !op || op->args.peer != from || op->is_moving)
         return;
     if (message->kind == REFUSED) {
         finish_mismatch(pg, op, from, message->signature);
@@ -418,16 +491,17 @@ static void answer_take(struct tutti_pg *pg, int from, const struct cpu_message 
     }
 }
 
-static void withdrawal_take(struct tutti_pg *pg, int from, uint64_t id)
+static void withdrawal_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
 {
     const struct pg_outcome late = {
         .status = TUTTI_ERR_TIMEOUT, .rank = from, .peer = pg->control.rank};
-    struct pg_op *op = find(&pg->receives, from, id);
-    struct pg_note *note = pg->unmatched.first;
+    struct pg_op *op = id_find(pg, from, message->id);
+    struct pg_note *note = unmatched_first(pg, message->parameter, from);
     cpu_message_taken(pg->comm->host, from);
-    while (note && (note->peer != from || note->id != id))
-        note = note->next;
-    note_remove(&pg->unmatched, note);
+    while (note && note->id != message->id)
+        note = note_of(note->line.next);
+    if (note)
+        unmatched_remove(pg, note);
     free(note);
     if (op)
         finish(pg, op, &late);
@@ -452,7 +526,7 @@ static bool message_take(struct tutti_pg *pg, int from, const struct cpu_message
     if (message->kind == DATA)
         data_take(pg, from, message->id);
     else if (message->kind == WITHDRAWN)
-        withdrawal_take(pg, from, message->id);
+        withdrawal_take(pg, from, message);
     else
         answer_take(pg, from, message);
     return true;
@@ -499,14 +573,17 @@ void pg_messages_collective_ended(struct tutti_pg *pg)
 static bool withdraw(struct tutti_pg *pg, struct pg_op *op)
 {
     if (!op->is_announced) {
-        note_remove(op->args.peer == pg->control.rank ? &pg->unmatched : &pg->notes[op->args.peer],
-                    &op->note);
+        if (op->args.peer == pg->control.rank)
+            unmatched_remove(pg, &op->note);
+        else
+            note_remove(&pg->notes[op->args.peer], &op->note);
         return true;
     }
     struct pg_note *note = malloc(sizeof *note);
     if (!note)
         return false;
-    *note = (struct pg_note){.peer = op->args.peer, .kind = WITHDRAWN, .id = op->id};
+    *note = (struct pg_note){
+        .peer = op->args.peer, .kind = WITHDRAWN, .id = op->id, .tag = op->key.tag};
     note_queue(pg, note);
     return true;
 }
@@ -567,13 +644,12 @@ static void queues_drop(struct tutti_pg *pg, struct rank_set ranks)
 /* Keep announcements that came with their data: these can still be received. */
 static void unmatched_drop_gone(struct tutti_pg *pg)
 {
-    struct pg_note *next = pg->unmatched.first;
-    pg->unmatched.first = NULL;
-    for (struct pg_note *note; (note = next);) {
+    for (struct pg_note *note = pg->unmatched.first, *next; note; note = next) {
         next = note->next;
         if (!rank_set_has(pg->gone, note->peer) || note->kind == ANNOUNCED_SHORT)
-            note_append(&pg->unmatched, note);
-        else if (!note->op)
+            continue;
+        unmatched_remove(pg, note);
+        if (!note->op)
             free(note);
     }
 }
@@ -598,4 +674,7 @@ void pg_messages_drop(struct tutti_pg *pg)
 {
     queues_drop(pg, pg->noted);
     notes_free(&pg->unmatched);
+    pg_table_clear(&pg->unmatched_lines);
+    pg_table_clear(&pg->waiting_lines);
+    pg_table_clear(&pg->by_id);
 }

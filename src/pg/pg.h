@@ -72,12 +72,14 @@ struct pg_operand {
 /* A message that is to be sent, or an announcement that has come and matches no receive yet; its
  * data follow, if they have come with it: message.c. */
 struct pg_note {
-    struct pg_note *next;
-    struct pg_op *op; /* whose part it is, or NULL */
+    struct pg_note *next, *before;
+    struct pg_member line; /* of an announcement that matches no receive yet */
+    struct pg_op *op;      /* whose part it is, or NULL */
     int peer;
     uint32_t kind;
     uint32_t tag;
-    uint64_t id; /* of the send: unique among the sender's */
+    uint64_t id;      /* of the send: unique among the sender's */
+    uint64_t arrival; /* the number of an announcement, as they came */
     uint64_t signature;
 };
 
@@ -91,7 +93,7 @@ struct pg_op {
     struct tutti_work work; /* must be the first member: a pointer to it is cast to struct pg_op */
     struct pg_key key;      /* its key in the engine's table */
     struct tutti_pg *pg;    /* kept alive by the operation */
-    struct pg_op *next;     /* next in a list */
+    struct pg_op *next, *before; /* in a list */
     uint32_t references;
     uint32_t state;       /* enum pg_state: release H5 */
     uint32_t has_outcome; /* 1 once `outcome`, and a sparse result, may be read: release H7 */
@@ -116,11 +118,15 @@ struct pg_op {
     struct pg_tag *tag_state;
     bool input_late; /* the time-out passed before the input was ready */
     /* Of a message: */
-    uint64_t id;         /* as in struct pg_note */
-    size_t moved;        /* bytes that have been sent, or received */
-    uint32_t source;     /* of a receive that has been matched: 1 + the sender */
-    bool is_announced;   /* of a send */
-    bool is_moving;      /* both ranks have it, and the data move */
+    uint64_t id;       /* as in struct pg_note */
+    size_t moved;      /* bytes that have been sent, or received */
+    uint32_t source;   /* of a receive that has been matched: 1 + the sender */
+    bool is_announced; /* of a send */
+    bool is_moving;    /* both ranks have it, and the data move */
+    bool is_waiting;   /* a receive is in its line: `line` */
+    struct pg_member line;
+    struct pg_key by_id; /* its key in the group's table of that name, if has_id */
+    bool has_id;
     struct pg_note note; /* of a send */
     /* op_make() does not set the fields from here on. After a success only the status of
      * `outcome` is valid. */
@@ -193,7 +199,12 @@ struct tutti_pg {
     struct pg_list sends, receives; /* messages that are not done */
     struct rank_set noted;          /* the ranks to which there is something to send: */
     struct pg_notes notes[LAYOUT_RANKS], data[LAYOUT_RANKS]; /* data, after all else */
-    struct pg_notes unmatched;          /* announcements that match no receive yet, as they came */
+    struct pg_notes unmatched; /* announcements that match no receive yet, as they came */
+    uint64_t arrivals;         /* the last one's number */
+    /* The lines of these, by tag and sender, and of receives that wait, by tag and wanted sender.
+     */
+    struct pg_table unmatched_lines, waiting_lines;
+    struct pg_table by_id;              /* sends that were announced, receives whose data move */
     uint64_t messages;                  /* the last send's id */
     uint32_t short_sent[LAYOUT_RANKS];  /* announcements with data that a peer may still keep */
     uint32_t short_taken[LAYOUT_RANKS]; /* those of a peer that have been matched here */
@@ -216,6 +227,7 @@ struct tutti_pg {
 static inline void pg_list_append(struct pg_list *list, struct pg_op *op)
 {
     op->next = NULL;
+    op->before = list->last;
     if (list->last)
         list->last->next = op;
     else
@@ -229,9 +241,18 @@ static inline struct pg_op *pg_list_take(struct pg_list *list)
     struct pg_op *op = list->first;
     if (op)
         list->first = op->next;
-    if (!list->first)
+    if (list->first)
+        list->first->before = NULL;
+    else
         list->last = NULL;
     return op;
+}
+
+/* Remove an operation that is in the list. */
+static inline void pg_list_remove(struct pg_list *list, struct pg_op *op)
+{
+    *(op->before ? &op->before->next : &list->first) = op->next;
+    *(op->next ? &op->next->before : &list->last) = op->before;
 }
 
 /* ---- queue.c --------------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PG_BUCKETS = 512 };
+enum { PG_BUCKETS = 512 }; /* at first */
 
 /* The key; it is a member of the object. */
 struct pg_key {
@@ -15,9 +15,21 @@ struct pg_key {
     struct pg_key *next;
 };
 
+/* Zeroed, it is empty. */
 struct pg_table {
-    struct pg_key *buckets[PG_BUCKETS];
+    struct pg_key *few[PG_BUCKETS];
+    struct pg_key **grown; /* the buckets of a table with many objects; NULL: `few` */
+    size_t size;           /* of `grown` */
     size_t count;
+    size_t lowest; /* no bucket below it has an object */
+};
+
+/* An object that waits in a line with others of the same key, in order. The table of the lines has
+ * the first one of each line. */
+struct pg_member {
+    struct pg_key key; /* must be the first member: a pointer to it is cast to struct pg_member */
+    struct pg_member *next, *before;
+    struct pg_member *last; /* of the line's first one: its end */
 };
 
 /* Return NULL if there is none. */
@@ -28,8 +40,15 @@ void pg_table_insert(struct pg_table *table, struct pg_key *key);
 struct pg_key *pg_table_take(struct pg_table *table, uint32_t tag, uint64_t sequence);
 /* Remove any object and return it; NULL if the table is empty. */
 struct pg_key *pg_table_take_any(struct pg_table *table);
+/* Forget all objects. */
+void pg_table_clear(struct pg_table *table);
 /* Call fn with each object. */
 void pg_table_each(const struct pg_table *table, void (*fn)(void *context, struct pg_key *key),
                    void *context);
+
+/* A line: append a member, which has its key; return the first one, or NULL; remove one. */
+void pg_line_append(struct pg_table *lines, struct pg_member *member);
+struct pg_member *pg_line_first(const struct pg_table *lines, uint32_t tag, uint64_t sequence);
+void pg_line_remove(struct pg_table *lines, struct pg_member *member);
 
 #endif
