@@ -21,27 +21,17 @@ struct calls {
 
 /* ---- the order of calls ---------------------------------------------------------------------- */
 
-static bool is_message(const struct cpu_call *call)
+/* Finds the chain of a call, and whether the call sends messages. A broadcast that a rank refuses
+ * to read where it lies uses the ways of sends, too. */
+static void call_classify(struct cpu_call *call)
 {
-    return coll_rows[call->request.collective].peer == COLL_PARTNER;
-}
-
-/* Whether the call sends messages. A broadcast that a rank refuses to read where it lies uses the
- * ways of sends, too. */
-static bool sends_messages(const struct cpu_call *call)
-{
-    return call->request.choice.run == &cpu_pair &&
-           call->request.collective != TUTTI_COLLECTIVE_RECV;
-}
-
-/* Where the last call of the call's chain stands. */
-static struct cpu_call **chain_of(const struct cpu_call *call)
-{
-    if (!is_message(call))
-        return &call->chains->collectives;
-    return &(call->request.collective == TUTTI_COLLECTIVE_RECV
-                 ? call->chains->receives
-                 : call->chains->sends)[call->request.peer];
+    const bool receives = call->request.collective == TUTTI_COLLECTIVE_RECV;
+    struct cpu_chains *chains = call->chains;
+    call->is_message = coll_rows[call->request.collective].peer == COLL_PARTNER;
+    call->sends = call->request.choice.run == &cpu_pair && !receives;
+    call->chain = call->is_message
+                      ? &(receives ? chains->receives : chains->sends)[call->request.peer]
+                      : &chains->collectives;
 }
 
 static void front_append(struct calls *calls, struct cpu_call *call)
@@ -54,20 +44,19 @@ static void front_append(struct calls *calls, struct cpu_call *call)
 /* Adds a call behind all earlier ones. */
 static void call_add(struct calls *calls, struct cpu_call *call)
 {
-    struct cpu_call **last = chain_of(call);
+    call_classify(call);
     call->started = call->ended = false;
     call->sent_before = 0;
     call->after = NULL;
-    if (sends_messages(call)) {
-        const bool message = is_message(call);
-        call->sent_before = call->chains->sending[!message];
-        call->chains->sending[message]++;
+    if (call->sends) {
+        call->sent_before = call->chains->sending[!call->is_message];
+        call->chains->sending[call->is_message]++;
     }
-    if (*last)
-        (*last)->after = call;
+    if (*call->chain)
+        (*call->chain)->after = call;
     else
         front_append(calls, call);
-    *last = call;
+    *call->chain = call;
     calls->left++;
     call->group->op.calls++;
 }
@@ -77,7 +66,7 @@ static void call_add(struct calls *calls, struct cpu_call *call)
  * the other way round. So their number tells whether all earlier ones have ended. */
 static bool must_wait(const struct cpu_call *call)
 {
-    return call->sent_before && call->chains->sent[!is_message(call)] < call->sent_before;
+    return call->sent_before && call->chains->sent[!call->is_message] < call->sent_before;
 }
 
 /* ---- the end of a call ----------------------------------------------------------------------- */
@@ -97,8 +86,8 @@ static void call_end(struct calls *calls, struct cpu_call *call, enum tutti_stat
     call->status = status;
     call->ended = true;
     calls->left--;
-    if (sends_messages(call))
-        call->chains->sent[is_message(call)]++;
+    if (call->sends)
+        call->chains->sent[call->is_message]++;
     if (--call->group->op.calls == 0)
         group_leave(call->group, call->chains);
 }
@@ -167,7 +156,7 @@ static bool all_step(void *context)
         if (call->after)
             front_append(calls, call->after);
         else
-            *chain_of(call) = NULL;
+            *call->chain = NULL;
         *link = call->beside;
         if (!*link)
             calls->fronts_end = link;
@@ -269,6 +258,11 @@ void cpu_calls_run(struct cpu_call *first)
     struct calls calls = {.first = first, .fronts_end = &calls.fronts};
     if (!first)
         return;
+    if (!first->next) { /* as outside of a group */
+        first->status =
+            first->request.choice.run->run(first->group, &first->request, TUTTI_STREAM_DEFAULT);
+        return;
+    }
     for (struct cpu_call *call = first; call; call = call->next)
         call_add(&calls, call);
     const struct waiter waiter = {

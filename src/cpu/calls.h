@@ -40,7 +40,9 @@ struct cpu_call {
     enum tutti_status status;
     /* Only calls.c uses the fields below. */
     bool started, ended;
+    bool is_message, sends;  /* a send or receive; it sends messages of the lane PAIR */
     int sent_before;         /* earlier calls that have to send their messages first: `sent` */
+    struct cpu_call **chain; /* where the last call of its chain stands */
     struct cpu_call *after;  /* the next call of its chain */
     struct cpu_call *beside; /* the next call of struct calls' list */
     enum cpu_lane lane;      /* of the operation, like the deadline: see struct cpu_sequence */

@@ -11,11 +11,10 @@
  *     MISMATCH                                <-   REFUSED (dtype, count): MISMATCH here, too
  *     WITHDRAWN: the time-out has passed      ->   drop the announcement, or end the receive
  *
- * Announcements of a pair arrive in order, and both sides keep messages of one tag and sender
- * in lines. So messages of one pair and tag do not overtake each other, and the work for a message
- * does not grow with the number of messages. A receiver keeps one announcement for
- * each waiting send. Of announcements with data it keeps at most 2 * SHORT_KEPT of each sender, and
- * has room for SHORT_KEPT at least.
+ * Announcements of a pair arrive in order. Both sides keep messages of one tag and sender in lines.
+ * So messages of one pair and tag do not overtake each other, and the work for a message does not
+ * grow with their number. A receiver keeps one announcement for each waiting send. Of announcements
+ * with data it keeps at most 2 * SHORT_KEPT of each sender, and has room for SHORT_KEPT at least.
  *
  * A note is a message that is not sent yet: it waits for a place on the way to its peer.
  */
