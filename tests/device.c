@@ -51,14 +51,21 @@ bool device_skips_threads(int size)
     return share;
 }
 
+static _Thread_local int bound = -1;
+
 bool device_bind(int rank)
 {
-    static _Thread_local bool bound;
-    if (bound)
+    if (bound >= 0)
         return true;
     if (!gpu_open() || gpu_count() == 0 || !gpu_bind(rank % gpu_count())) {
         fprintf(stderr, "device: rank %d has no GPU: %s\n", rank, gpu_error());
         return false;
     }
-    return bound = true;
+    bound = rank % gpu_count();
+    return true;
+}
+
+int device_bound(void)
+{
+    return bound;
 }

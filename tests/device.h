@@ -31,6 +31,8 @@ bool device_is_shared(void);
 bool device_skips_threads(int size);
 /* The rank's GPU is the calling thread's from now on; its first call counts. */
 bool device_bind(int rank);
+/* The calling thread's GPU; -1: it has none yet. */
+int device_bound(void);
 
 /* How many graphs of calls this process has launched, each counted once. */
 uint64_t device_graphs(void);

@@ -28,8 +28,18 @@ struct stage {
     size_t bytes;
 };
 
+/* Device memory that no stage uses. It is not freed: CUDA would wait for all kernels of the
+ * process, also for those of ranks that wait for the rank that frees. */
+struct block {
+    struct block *next;
+    size_t bytes;
+    int device;
+    void *memory;
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stage *stages[MOST_STAGES];
+static struct block *blocks;
 static uint64_t graphs;
 
 void (*device_enqueued)(void);
@@ -141,10 +151,40 @@ static void stage_open(tutti_comm_t *comm)
     pthread_mutex_unlock(&lock);
 }
 
+static void block_give(void *memory, size_t bytes)
+{
+    struct block *block = malloc(sizeof *block);
+    if (!block)
+        abort();
+    pthread_mutex_lock(&lock);
+    *block = (struct block){blocks, bytes, device_bound(), memory};
+    blocks = block;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Of the thread's GPU. */
+static void *block_take(size_t bytes)
+{
+    struct block **link = &blocks, *block;
+    pthread_mutex_lock(&lock);
+    while ((block = *link) && (block->device != device_bound() || block->bytes != bytes))
+        link = &block->next;
+    if (block)
+        *link = block->next;
+    pthread_mutex_unlock(&lock);
+    if (!block)
+        return gpu_alloc(bytes);
+    void *memory = block->memory;
+    free(block);
+    return memory;
+}
+
 static void stage_free(struct stage *stage)
 {
-    gpu_free(stage->send);
-    gpu_free(stage->recv);
+    if (stage->send)
+        block_give(stage->send, stage->bytes);
+    if (stage->recv)
+        block_give(stage->recv, stage->bytes);
     free(stage->host);
     stage->send = stage->recv = stage->host = NULL;
     stage->bytes = 0;
@@ -163,11 +203,13 @@ static void stage_close(struct stage *stage)
     free(stage);
 }
 
-/* Where ranks share a device nothing is freed between operations: that waits for the kernels of the
- * context, the others' too, which wait for us. */
-static size_t stage_least(void)
+/* Few sizes in all, so that blocks are used again. */
+static size_t stage_bytes(size_t bytes)
 {
-    return getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES") ? (size_t)64 << 20 : 65536;
+    size_t rounded = getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES") ? (size_t)64 << 20 : 65536;
+    while (rounded < bytes)
+        rounded *= 4;
+    return rounded;
 }
 
 static bool stage_reserve(struct stage *stage, size_t bytes)
@@ -176,9 +218,9 @@ static bool stage_reserve(struct stage *stage, size_t bytes)
     if (bytes <= stage->bytes)
         return true;
     stage_free(stage);
-    bytes = bytes < stage_least() ? stage_least() : bytes;
-    stage->send = gpu_alloc(bytes);
-    stage->recv = gpu_alloc(bytes);
+    bytes = stage_bytes(bytes);
+    stage->send = block_take(bytes);
+    stage->recv = block_take(bytes);
     stage->host = malloc(bytes);
     stage->bytes = bytes;
     return stage->send && stage->recv && stage->host;

@@ -41,15 +41,47 @@ static inline void pg_brake_release(struct pg_brake *brake)
     __atomic_store_n(&brake->go, 1, __ATOMIC_RELEASE);
 }
 
+/* Memory on one GPU, which a test allocates before its ranks meet and frees after they have met for
+ * the last time. In between no test allocates or frees: CUDA may wait for all kernels of the
+ * process then, also for kernels that wait for a rank which itself waits for CUDA. */
+struct pg_cuda_arena {
+    unsigned char *memory;
+    size_t bytes, used;
+    int device;
+};
+
+/* These two leave the device bound. */
+static inline bool pg_cuda_arena_open(struct pg_cuda_arena *arena, int device, size_t bytes)
+{
+    *arena = (struct pg_cuda_arena){.bytes = bytes, .device = device};
+    return gpu_bind(device) && (arena->memory = gpu_alloc(bytes)) != NULL;
+}
+
+static inline void pg_cuda_arena_close(struct pg_cuda_arena *arena)
+{
+    if (arena->memory && gpu_bind(arena->device))
+        gpu_free(arena->memory);
+    arena->memory = NULL;
+}
+
+/* Any thread may call it. Returns NULL if the arena is full. To use all again, set `used` to 0. */
+static inline void *pg_cuda_arena_take(struct pg_cuda_arena *arena, size_t bytes)
+{
+    enum { ALIGNMENT = 256 };
+    const size_t room = (bytes / ALIGNMENT + 1) * ALIGNMENT;
+    const size_t at = __atomic_fetch_add(&arena->used, room, __ATOMIC_RELAXED);
+    return at + room <= arena->bytes ? arena->memory + at : NULL;
+}
+
 /* The device of the rank, or the one `more` devices after it. */
 static inline int pg_cuda_device(int rank, int more)
 {
-    return (rank + more) % gpu_count();
+    return gpu_open() ? (rank + more) % gpu_count() : -1;
 }
 
 static inline bool pg_cuda_bind(int rank)
 {
-    return gpu_open() && gpu_bind(pg_cuda_device(rank, 0));
+    return gpu_bind(pg_cuda_device(rank, 0));
 }
 
 /* Create the communicator and the group: of a CPU communicator or, if `direct`, of a CUDA

@@ -259,6 +259,12 @@ bool ranks_await(struct ranks *ranks, int flag, uint32_t times)
     return false;
 }
 
+bool ranks_meet(struct ranks *ranks, int flag)
+{
+    ranks_raise(ranks, flag);
+    return ranks_await(ranks, flag, (uint32_t)ranks->size);
+}
+
 enum tutti_status ranks_join(const struct ranks *ranks, int rank, tutti_store_t *store,
                              const struct tutti_comm_options *options, tutti_comm_t **comm)
 {

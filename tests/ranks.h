@@ -56,6 +56,8 @@ int ranks_run(struct ranks *ranks, ranks_fn *fn);
 /* Raises a flag; waits until a flag has been raised so often, false if that never happened. */
 void ranks_raise(struct ranks *ranks, int flag);
 bool ranks_await(struct ranks *ranks, int flag, uint32_t times);
+/* Raises the flag, then waits until every rank has; once a run for each flag. */
+bool ranks_meet(struct ranks *ranks, int flag);
 
 /* A communicator of all ranks with a generous time-out; options may be NULL. */
 enum tutti_status ranks_join(const struct ranks *ranks, int rank, tutti_store_t *store,

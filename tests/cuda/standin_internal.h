@@ -152,9 +152,9 @@ bool standin_peers(int physical, int other);
 struct stream *standin_stream(CUstream handle, CUresult *result);
 /* The same for calls that also take a stream of another context. */
 struct stream *standin_stream_anywhere(CUstream handle, CUresult *result);
-/* Without the lock. Waits until the streams of the device have no work; they take none
- * meanwhile. */
-void standin_drain(struct device *device);
+/* Without the lock. Waits until the streams of one device after the other have no work; those of
+ * the device take none meanwhile. */
+void standin_drain(void);
 /* With the lock held. Waits until no thread drains the stream's device. */
 void standin_await_drains(const struct stream *stream);
 /* Adds work to the stream, or to the graph that the stream captures. */

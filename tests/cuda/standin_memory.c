@@ -324,13 +324,13 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     return result;
 }
 
-/* Waits, as drivers do, for all streams of the context; they take no work meanwhile. */
+/* Waits, as drivers do, for all streams of the process, those of other devices, too. The streams of
+ * the device for which it waits take no work meanwhile. */
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result = standin_enter_unsafe(__func__);
-    struct device *device = standin_device_of(standin_context());
-    if (result == CUDA_SUCCESS && device)
-        standin_drain(device);
+    if (result == CUDA_SUCCESS)
+        standin_drain();
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_BUFFER, to_host(address)) : result;
 }
 

@@ -327,13 +327,16 @@ static void await_device(const struct device *device)
         pthread_cond_wait(&standin_changed, &standin_lock);
 }
 
-void standin_drain(struct device *device)
+void standin_drain(void)
 {
+    struct device *device;
     pthread_mutex_lock(&standin_lock);
-    device->drains++;
-    await_device(device);
-    device->drains--;
-    pthread_cond_broadcast(&standin_changed);
+    for (int i = 0; (device = standin_device(i)); i++) {
+        device->drains++;
+        await_device(device);
+        device->drains--;
+        pthread_cond_broadcast(&standin_changed);
+    }
     pthread_mutex_unlock(&standin_lock);
 }
 

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 enum { SIZE = 3, VICTIM = 1, BEFORE = 2, AT = BEFORE + 1, PATIENCE_MS = 400 };
-enum { READY, DONE, JOINED }; /* flags */
+enum { READY, DONE, JOINED, CAPTURED }; /* flags */
 
 static char folder[] = "/tmp/tutti-dumps-XXXXXX";
 
@@ -347,12 +347,13 @@ static int replay(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
     tutti_stream_t stream;
-    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     RANKS_CHECK(gpu_stream_create(&stream));
+    /* CUDA may wait for the kernels of other ranks while it allocates, or makes a graph. */
     float *x = gpu_alloc(4 * sizeof *x);
     RANKS_CHECK(x && gpu_fill(x, 0, 4 * sizeof *x));
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     void *graph = graph_make(comm, x, stream);
-    RANKS_CHECK(graph);
+    RANKS_CHECK(graph && ranks_meet(ranks, CAPTURED));
     for (int i = 0; i < REPLAYS; i++)
         RANKS_CHECK(gpu_graph_launch(graph, stream));
     RANKS_CHECK(gpu_stream_synchronize(stream) && tutti_comm_status(comm, NULL) == TUTTI_OK);

@@ -44,14 +44,16 @@ static int begin(struct life *life, struct ranks *ranks, int rank, tutti_store_t
         .struct_size = sizeof options, .device = cuda ? TUTTI_DEVICE_CUDA : TUTTI_DEVICE_CPU};
     *life = (struct life){.ranks = ranks, .rank = rank};
     RANKS_CHECK(!cuda || pg_cuda_bind(rank));
-    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &life->comm) == TUTTI_OK);
     RANKS_CHECK((life->host = malloc(COUNT * sizeof *life->host)) != NULL);
     for (int i = 0; i < COUNT; i++)
         life->host[i] = rank + 1;
     life->data = life->host;
+    if (cuda)
+        RANKS_CHECK(gpu_stream_create(&life->stream) &&
+                    (life->data = gpu_alloc(COUNT * sizeof *life->data)) != NULL);
+    /* CUDA may wait for the kernels of other ranks while it allocates, so it is done before. */
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &life->comm) == TUTTI_OK);
     if (cuda) {
-        RANKS_CHECK(gpu_stream_create(&life->stream));
-        RANKS_CHECK((life->data = gpu_alloc(COUNT * sizeof *life->data)) != NULL);
         RANKS_CHECK(gpu_copy(life->data, life->host, COUNT * sizeof *life->data));
         RANKS_CHECK(reduce(life) == TUTTI_OK && gpu_stream_synchronize(life->stream));
         RANKS_CHECK(gpu_copy(life->data, life->host, COUNT * sizeof *life->data));

@@ -56,9 +56,10 @@ static int open_life(struct life *life, struct ranks *ranks, int rank, tutti_sto
                                                .device = TUTTI_DEVICE_CUDA};
     *life = (struct life){.ranks = ranks, .rank = rank};
     RANKS_CHECK(calls_open() && pg_cuda_bind(rank));
-    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &life->comm) == TUTTI_OK);
     RANKS_CHECK(gpu_stream_create(&life->stream));
     RANKS_CHECK((life->data = gpu_alloc(BYTES)) != NULL);
+    /* CUDA may wait for the kernels of other ranks while it allocates, so it is done before. */
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &life->comm) == TUTTI_OK);
     life->host = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     RANKS_CHECK(life->host != MAP_FAILED);
     for (int i = 0; i < COUNT; i++)
@@ -103,7 +104,8 @@ static int pinned(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(calls.host_alloc(&block, BYTES, 0) == CUDA_SUCCESS);
     RANKS_CHECK(calls.host_register(life.host, BYTES, CU_MEMHOSTREGISTER_DEVICEMAP) ==
                 CUDA_SUCCESS);
-    for (int i = 0; i < 2; i++) { /* asked for, then known */
+    RANKS_CHECK(ranks_meet(ranks, 0)); /* no kernel waits for a rank that pins memory */
+    for (int i = 0; i < 2; i++) {      /* asked for, then known */
         RANKS_CHECK(reduce(&life, life.host, block) == TUTTI_OK);
         RANKS_CHECK(gpu_stream_synchronize(life.stream) && is_sum(&life, block, 1));
         RANKS_CHECK(reduce(&life, life.host, life.data) == TUTTI_OK);
@@ -138,6 +140,7 @@ static int of_graph(struct ranks *ranks, int rank, tutti_store_t *store)
     void *graph = gpu_capture_end(life.stream);
     RANKS_CHECK(graph);
     RANKS_CHECK(gpu_copy(life.data, life.host, BYTES));
+    RANKS_CHECK(ranks_meet(ranks, 0)); /* no kernel waits for a rank that makes its graph */
     for (int i = 0; i < REPLAYS; i++)
         RANKS_CHECK(gpu_graph_launch(graph, life.stream));
     RANKS_CHECK(gpu_stream_synchronize(life.stream));

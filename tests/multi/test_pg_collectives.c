@@ -27,6 +27,7 @@ enum {
     LONG_ELEMENTS = 90000, /* lists of such blocks need several pieces */
     GAP_BYTES = 48,
     SOON_MS = 50,
+    ARENA_BYTES = 64 << 20, /* a round's tensors on GPUs */
 };
 
 static const enum tutti_dtype dtypes[] = {TUTTI_INT8, TUTTI_INT32, TUTTI_FLOAT32, TUTTI_COMPLEX64};
@@ -70,6 +71,9 @@ struct call {
 };
 
 static bool on_gpus;
+
+/* A rank's memory on its GPU. */
+static _Thread_local struct pg_cuda_arena arena;
 
 /* ---- what moves ------------------------------------------------------------------------------ */
 
@@ -165,7 +169,7 @@ static void call_draw(struct call *call, uint64_t seed, int size)
 
 /* Make one operand of one pair: its memory, and its tensors. In a list the blocks lie in memory in
  * the opposite order, with gaps. */
-static void side_make(struct call *call, int side, int pair, int rank, int size, bool list)
+static bool side_make(struct call *call, int side, int pair, int rank, int size, bool list)
 {
     const size_t width = tutti_dtype_size(call->dtype);
     const int blocks = has_block_each(call, side) ? size : 1;
@@ -175,8 +179,10 @@ static void side_make(struct call *call, int side, int pair, int rank, int size,
     unsigned char *at = call->memory[side][pair] = calloc(1, bytes);
     call->bytes[side][pair] = bytes;
     if (on_gpus) {
-        call->devices[side][pair] = gpu_alloc(bytes);
-        call->copies[side][pair] = gpu_alloc(bytes);
+        call->devices[side][pair] = pg_cuda_arena_take(&arena, bytes);
+        call->copies[side][pair] = pg_cuda_arena_take(&arena, bytes);
+        if (!call->devices[side][pair] || !call->copies[side][pair])
+            return false;
     }
     for (int i = 0; i < blocks; i++) {
         const int b = list ? blocks - 1 - i : i;
@@ -184,6 +190,7 @@ static void side_make(struct call *call, int side, int pair, int rank, int size,
         at += (size_t)block_length(call, side, pair, rank, b) * width + (list ? GAP_BYTES / 2 : 0);
         at += list ? (8 - (uintptr_t)at % 8) % 8 : 0;
     }
+    return true;
 }
 
 /* Where a block is on the GPU. */
@@ -220,7 +227,7 @@ static void tensors_make(struct call *call, int side, int pair, int rank, int si
 }
 
 /* Choose this rank's forms, make its memory and fill what it sends. */
-static void call_make(struct call *call, int rank, int size)
+static bool call_make(struct call *call, int rank, int size)
 {
     uint64_t random = call->seed * 31 + (uint64_t)rank;
     const bool in_place = random_below(&random, 3) == 0;
@@ -231,8 +238,8 @@ static void call_make(struct call *call, int rank, int size)
     for (int p = 0; p < call->pairs; p++) {
         const bool both = has_side(call, 0, rank) && has_side(call, 1, rank);
         for (int side = 0; side < 2; side++)
-            if (has_side(call, side, rank))
-                side_make(call, side, p, rank, size, lists[side]);
+            if (has_side(call, side, rank) && !side_make(call, side, p, rank, size, lists[side]))
+                return false;
         if (both && in_place && !call->ragged) {
             /* The side with more blocks keeps its memory. */
             const int from = has_block_each(call, 0) && !has_block_each(call, 1) ? 1 : 0;
@@ -250,6 +257,7 @@ static void call_make(struct call *call, int rank, int size)
             for (int64_t e = 0; e < block_length(call, 0, p, rank, b); e++)
                 put(call, call->blocks[0][p][b], e, value_of(call, p, rank, b, e));
     }
+    return true;
 }
 
 /* Have the stream write the tensors, or read them once the work is done. */
@@ -315,13 +323,8 @@ static void call_free(struct call *call)
 {
     tutti_work_destroy(call->work);
     for (int p = 0; p < MOST_PAIRS; p++)
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < 2; side++)
             free(call->memory[side][p]);
-            if (on_gpus) {
-                gpu_free(call->devices[side][p]);
-                gpu_free(call->copies[side][p]);
-            }
-        }
 }
 
 /* ---- the parts of the test ------------------------------------------------------------------- */
@@ -335,9 +338,10 @@ static int random_calls(struct ranks *ranks, int rank, tutti_pg_t *pg)
     tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
     RANKS_CHECK(round && (!on_gpus || gpu_stream_create(&stream)));
     for (int first = 0; first < calls; first += IN_FLIGHT) {
+        arena.used = 0;
         for (int i = 0; i < IN_FLIGHT; i++) {
             call_draw(&round[i], seed + (uint64_t)(first + i) * 1000003, ranks->size);
-            call_make(&round[i], rank, ranks->size);
+            RANKS_CHECK(call_make(&round[i], rank, ranks->size));
             RANKS_CHECK(!on_gpus || stream_copy(&round[i], true, stream));
         }
         for (int t = 0; t < TAGS; t++)
@@ -600,12 +604,13 @@ static int live_on_gpus(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
     tutti_pg_t *pg;
-    RANKS_CHECK(pg_cuda_bind(rank));
+    RANKS_CHECK(pg_cuda_arena_open(&arena, pg_cuda_device(rank, 0), ARENA_BYTES));
     RANKS_CHECK(pg_cuda_join(ranks, rank, store, false, &comm, &pg) == TUTTI_OK);
     int failed = random_calls(ranks, rank, pg);
     if (!failed) /* no rank leaves before all have finished */
         RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
     pg_part(comm, pg);
+    pg_cuda_arena_close(&arena);
     return failed;
 }
 

@@ -19,6 +19,8 @@ enum {
     LONG = (5 << 20) / 4 + 3, /* several pieces, and a rest */
     SOON_MS = 50,
     MANY = 40,
+    TENSORS = 3, /* of one call, each on another device */
+    TENSOR = 200000,
     NEVER_MS = 30000, /* a limit for operations that must not complete */
 };
 
@@ -32,6 +34,7 @@ struct life {
     tutti_pg_t *pg;
     tutti_stream_t a, b;
     float *data, *copy; /* on the device, LONG elements */
+    struct pg_cuda_arena tensors[TENSORS];
     float *host;
 };
 
@@ -65,13 +68,17 @@ static bool holds(const struct life *life, const float *data, int count, float s
 static int open_life(struct life *life, struct ranks *ranks, int rank, tutti_store_t *store)
 {
     *life = (struct life){.ranks = ranks, .rank = rank};
+    for (int i = 0; i < TENSORS; i++)
+        RANKS_CHECK(pg_cuda_arena_open(&life->tensors[i], pg_cuda_device(rank, i),
+                                       2 * TENSOR * sizeof(float)));
     RANKS_CHECK(pg_cuda_bind(rank));
     life->device = pg_cuda_device(rank, 0);
-    RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &life->comm, &life->pg) == TUTTI_OK);
     RANKS_CHECK(gpu_stream_create(&life->a) && gpu_stream_create(&life->b));
     RANKS_CHECK((life->data = gpu_alloc(LONG * sizeof *life->data)) != NULL);
     RANKS_CHECK((life->copy = gpu_alloc(LONG * sizeof *life->copy)) != NULL);
     RANKS_CHECK((life->host = malloc(LONG * sizeof *life->host)) != NULL);
+    /* CUDA may wait for the kernels of other ranks while it allocates, so it is done before. */
+    RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &life->comm, &life->pg) == TUTTI_OK);
     return 0;
 }
 
@@ -82,6 +89,8 @@ static void close_life(struct life *life)
     gpu_stream_destroy(life->b);
     gpu_free(life->data);
     gpu_free(life->copy);
+    for (int i = 0; i < TENSORS; i++)
+        pg_cuda_arena_close(&life->tensors[i]);
     free(life->host);
 }
 
@@ -180,20 +189,19 @@ static int time_out(struct life *life)
  * devices' default streams, unless ranks would share those. */
 static int several_devices(struct life *life)
 {
-    enum { TENSORS = 3, COUNT = 200000 };
     struct ranks *ranks = life->ranks;
     const int rank = life->rank, own = rank == 0 ? TENSORS : TENSORS - 1;
     const tutti_stream_t stream = ranks->processes ? TUTTI_STREAM_DEFAULT : life->b;
     const struct tutti_pg_call_options options = {
         .struct_size = sizeof options, .tag = 30, .stream = stream};
-    const int64_t size = COUNT;
+    const int64_t size = TENSOR;
     struct tutti_tensor tensors[TENSORS];
     tutti_work_t *work;
     float sum = 0;
     for (int i = 0; i < own; i++) {
         RANKS_CHECK(gpu_bind(pg_cuda_device(rank, i)));
-        float *data = gpu_alloc(COUNT * sizeof *data);
-        RANKS_CHECK(data && fill(life, data, COUNT, 0));
+        float *data = pg_cuda_arena_take(&life->tensors[i], TENSOR * sizeof *data);
+        RANKS_CHECK(data && fill(life, data, TENSOR, 0));
         tensors[i] = pg_cuda_vector(data, &size, pg_cuda_device(rank, i));
     }
     RANKS_CHECK(tutti_pg_all_reduce(life->pg, tensors, own, TUTTI_SUM, &options, &work) ==
@@ -203,14 +211,10 @@ static int several_devices(struct life *life)
     sum = (float)(ranks->size * (TENSORS - 1) + 1);
     for (int i = 0; i < own; i++) {
         RANKS_CHECK(gpu_bind(tensors[i].device_index));
-        RANKS_CHECK(gpu_copy(life->host, tensors[i].data, COUNT * sizeof(float)));
-        for (int k = 0; k < COUNT; k++)
+        RANKS_CHECK(gpu_copy(life->host, tensors[i].data, TENSOR * sizeof(float)));
+        for (int k = 0; k < TENSOR; k++)
             RANKS_CHECK(life->host[k] == sum * (float)(k % 10));
     }
-    ranks_raise(ranks, 4); /* no rank frees memory yet: CUDA would wait for another rank's stream */
-    RANKS_CHECK(ranks_await(ranks, 4, (uint32_t)ranks->size));
-    for (int i = 0; i < own; i++)
-        gpu_free(tensors[i].data);
     RANKS_CHECK(pg_cuda_bind(rank));
     return 0;
 }
@@ -353,6 +357,7 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_work_destroy(alone);
     pg_brake_release(&brake);
     RANKS_CHECK(gpu_stream_synchronize(life.a));
+    RANKS_CHECK(ranks_meet(ranks, 4)); /* no rank frees memory while another has a brake on */
     close_life(&life);
     return 0;
 }

@@ -146,13 +146,15 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     struct life life = {.ranks = ranks, .rank = rank};
     tutti_comm_t *comm;
     RANKS_CHECK(pg_cuda_bind(rank));
-    RANKS_CHECK(pg_cuda_join(ranks, rank, store, false, &comm, &life.pg) == TUTTI_OK);
     life.host = malloc(LONG * sizeof(float));
     life.sent = gpu_alloc(LONG * sizeof(float));
     life.received = gpu_alloc(LONG * sizeof(float));
     RANKS_CHECK(life.host && life.sent && life.received);
     RANKS_CHECK(gpu_stream_create(&life.a) && gpu_stream_create(&life.b));
+    /* CUDA may wait for the kernels of other ranks while it allocates, so it is done before. */
+    RANKS_CHECK(pg_cuda_join(ranks, rank, store, false, &comm, &life.pg) == TUTTI_OK);
     const int failed = parts(&life);
+    RANKS_CHECK(failed || ranks_meet(ranks, 0)); /* no rank frees while another has a brake on */
     pg_part(comm, life.pg);
     gpu_stream_destroy(life.a);
     gpu_stream_destroy(life.b);

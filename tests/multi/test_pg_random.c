@@ -58,11 +58,10 @@ struct life {
     int count;
     int failures[THREADS];
     tutti_stream_t streams[THREADS];
-    unsigned char *arenas[MOST_TENSORS]; /* on the GPUs of the tensors */
-    size_t used[MOST_TENSORS];
+    struct pg_cuda_arena arenas[MOST_TENSORS]; /* on the GPUs of the tensors */
 };
 
-enum { ARENA_BYTES = 32 << 20, ALIGNMENT = 256 };
+enum { ARENA_BYTES = 32 << 20 };
 
 struct submitter {
     struct life *life;
@@ -246,23 +245,12 @@ static void *expected_make(const struct operation *operation, int size)
     return parts[0];
 }
 
-/* Memory on the GPUs, allocated before all operations and freed after them. For both calls CUDA may
- * wait for all kernels of the process, also for kernels that wait for a rank which itself waits for
- * CUDA. */
 static bool arenas_open(struct life *life)
 {
     bool good = true;
     for (int i = 0; i < MOST_TENSORS; i++)
-        good &= gpu_bind(pg_cuda_device(life->rank, i)) &&
-                (life->arenas[i] = gpu_alloc(ARENA_BYTES)) != NULL;
+        good &= pg_cuda_arena_open(&life->arenas[i], pg_cuda_device(life->rank, i), ARENA_BYTES);
     return good && pg_cuda_bind(life->rank);
-}
-
-static void arenas_close(const struct life *life)
-{
-    for (int i = 0; i < MOST_TENSORS; i++)
-        if (gpu_bind(pg_cuda_device(life->rank, i)))
-            gpu_free(life->arenas[i]);
 }
 
 /* The tensor's memory on a GPU, with the input in it. */
@@ -273,11 +261,9 @@ static bool to_gpu(struct life *life, struct operation *operation, int tensor, s
     description->device_index = pg_cuda_device(life->rank, tensor);
     if (!gpu_bind(description->device_index))
         return false;
-    size_t room = (bytes / ALIGNMENT + 1) * ALIGNMENT;
-    size_t at = __atomic_fetch_add(&life->used[tensor], room, __ATOMIC_RELAXED);
-    if (at + room > ARENA_BYTES)
+    operation->devices[tensor] = pg_cuda_arena_take(&life->arenas[tensor], bytes);
+    if (!operation->devices[tensor])
         return false;
-    operation->devices[tensor] = life->arenas[tensor] + at;
     bool copied = bytes == 0 || gpu_copy(operation->devices[tensor], description->data, bytes);
     description->data = operation->devices[tensor];
     return copied && pg_cuda_bind(life->rank);
@@ -389,26 +375,24 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_t *comm;
     uint64_t random = 20;
     int failed = 0;
-    RANKS_CHECK(!on_gpus || pg_cuda_bind(rank));
+    RANKS_CHECK(!on_gpus || arenas_open(&life));
     RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &comm, &life.pg) == TUTTI_OK);
     RANKS_CHECK(tutti_op_create_premul_sum(scalar, &life.premul_sum) == TUTTI_OK);
-    RANKS_CHECK(!on_gpus || arenas_open(&life));
     for (int t = 0; t < THREADS && on_gpus; t++)
         RANKS_CHECK(gpu_stream_create(&life.streams[t]));
     life.operations = calloc((size_t)life.count, sizeof *life.operations);
-    ranks_raise(ranks, 0);
-    RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size));
+    RANKS_CHECK(ranks_meet(ranks, 0));
     for (int i = 0; i < ROUNDS && !failed; i++) {
-        memset(life.used, 0, sizeof life.used);
+        for (int k = 0; k < MOST_TENSORS; k++)
+            life.arenas[k].used = 0;
         failed = round_of(&life, &random);
     }
-    ranks_raise(ranks, 1);
-    RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
+    RANKS_CHECK(ranks_meet(ranks, 1));
     tutti_op_destroy(life.premul_sum);
     free(life.operations);
     pg_part(comm, life.pg);
-    if (on_gpus)
-        arenas_close(&life);
+    for (int i = 0; i < MOST_TENSORS; i++)
+        pg_cuda_arena_close(&life.arenas[i]);
     for (int t = 0; t < THREADS; t++)
         gpu_stream_destroy(life.streams[t]);
     return failed;

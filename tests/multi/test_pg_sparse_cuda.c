@@ -94,13 +94,14 @@ static int open_life(struct life *life, struct ranks *ranks, int rank, tutti_sto
     *life = (struct life){.ranks = ranks, .rank = rank};
     RANKS_CHECK(pg_cuda_bind(rank));
     life->device = pg_cuda_device(rank, 0);
-    RANKS_CHECK(pg_join(ranks, rank, store, &life->comm, &life->pg) == TUTTI_OK);
     RANKS_CHECK(gpu_stream_create(&life->a) && gpu_stream_create(&life->b));
     RANKS_CHECK((life->indices = gpu_alloc(2 * sizeof *life->indices)) != NULL);
     RANKS_CHECK((life->values = gpu_alloc(2 * WIDTH * sizeof *life->values)) != NULL);
     RANKS_CHECK((life->late_indices = gpu_alloc(2 * sizeof *life->indices)) != NULL);
     RANKS_CHECK((life->late_values = gpu_alloc(2 * WIDTH * sizeof *life->values)) != NULL);
     RANKS_CHECK(fill(life, life->indices, life->values));
+    /* CUDA may wait for the kernels of other ranks while it allocates, so it is done before. */
+    RANKS_CHECK(pg_join(ranks, rank, store, &life->comm, &life->pg) == TUTTI_OK);
     return 0;
 }
 
@@ -337,6 +338,7 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_work_destroy(alone);
     pg_brake_release(&brake);
     RANKS_CHECK(gpu_stream_synchronize(life.a));
+    RANKS_CHECK(ranks_meet(ranks, 2)); /* no rank frees memory while another has a brake on */
     close_life(&life);
     return 0;
 }
