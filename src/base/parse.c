@@ -2,6 +2,7 @@
 #include "base/parse.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +37,7 @@ enum tutti_status parse_file_read(const char *path, size_t most, const char *adv
     if (!*text)
         return error_errno("malloc of %zu bytes", most);
     enum tutti_status status = TUTTI_OK;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const int fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     while (fd >= 0 && got > 0 && *length < most) {
         got = read(fd, *text + *length, most - *length);
         *length += got > 0 ? (size_t)got : 0;

@@ -5,6 +5,7 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/reminder.h"
 #include "ipc/fork.h"
@@ -167,7 +168,7 @@ static enum tutti_status recv_parcel(struct channel *channel, int peer, enum pac
 
 static enum tutti_status duplicate(int fd, int *out)
 {
-    *out = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    *out = fd_lift(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     return *out >= 0 ? TUTTI_OK : error_errno("cannot duplicate descriptor %d", fd);
 }
 

@@ -16,6 +16,7 @@
  */
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/point.h"
 #include "base/reminder.h"
@@ -145,7 +146,7 @@ static enum tutti_status accept_all(struct opening *opening)
         if (channel->pending[slot] >= 0)
             status = on_pending(opening, slot);
     while (status == TUTTI_OK) {
-        int socket = accept4(channel->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int socket = fd_lift(accept4(channel->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (socket < 0 && (errno == EINTR || errno == ECONNABORTED))
             continue;
         if (socket < 0)

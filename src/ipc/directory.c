@@ -13,6 +13,7 @@
 #include "ipc/directory.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "ipc/channel.h"
 #include "ipc/random.h"
@@ -62,7 +63,7 @@ static bool is_listening(int directory, const char *name)
         snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", directory, name);
     if (length < 0 || (size_t)length >= sizeof address.sun_path)
         return true;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = fd_lift(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return true;
     bool refused =
@@ -87,7 +88,7 @@ static bool is_stale(int directory, const char *name)
 
 static void sweep(const char *path, int fd)
 {
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int copy = fd_lift(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     DIR *folder = copy >= 0 ? fdopendir(copy) : NULL;
     if (!folder) {
         if (copy >= 0)
@@ -117,7 +118,7 @@ enum tutti_status directory_open(const char *path, bool sweeps)
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         return error_errno("cannot create directory %s%sset TUTTI_DIR to one that you may write",
                            path, error_full());
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = fd_lift(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (fd < 0)
         return errno == ELOOP || errno == ENOTDIR
                    ? error_set(TUTTI_ERR_SYSTEM,
@@ -164,7 +165,7 @@ enum tutti_status directory_listen(const char *directory, struct socket_path *pa
         return error_set(TUTTI_ERR_INVALID,
                          "directory %s is too long for the path of a socket (%zu bytes at most)",
                          directory, sizeof address.sun_path - NAME_LENGTH - 2);
-    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int listener = fd_lift(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (listener < 0)
         return error_errno("cannot create a Unix-domain socket");
     snprintf(path->text, sizeof path->text, "%s/so-%016" PRIx64, directory, random);
@@ -187,7 +188,7 @@ enum tutti_status directory_listen(const char *directory, struct socket_path *pa
 enum tutti_status directory_connect(const struct socket_path *path, int *fd)
 {
     *fd = -1;
-    int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int connection = fd_lift(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (connection < 0)
         return error_errno("cannot create a Unix-domain socket");
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -4,6 +4,7 @@
 #include "ipc/link.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/fork_mutex.h"
 #include "ipc/fork.h"
 #include "ipc/random.h"
@@ -179,12 +180,13 @@ static bool append(struct link *link, const struct message *received)
 static int unpack(struct msghdr *message)
 {
     const struct cmsghdr *part = CMSG_FIRSTHDR(message);
-    int fd = LINK_NO_FD;
+    int fd = -1;
     if (part && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(part), sizeof fd);
-    else if (message->msg_flags & MSG_CTRUNC)
-        fd = LINK_FULL;
-    return fd;
+    else if (!(message->msg_flags & MSG_CTRUNC))
+        return LINK_NO_FD;
+    fd = fd_lift(fd);
+    return fd < 0 ? LINK_FULL : fd;
 }
 
 /* Reads one packet. False if there is none for the moment, or no more. */
@@ -230,7 +232,7 @@ static int peer_pidfd(int socket, const struct ucred *peer)
 {
     if (peer->pid <= 0 || peer->pid == getpid())
         return -1;
-    int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+    int pidfd = fd_lift((int)syscall(SYS_pidfd_open, peer->pid, 0));
     /* The number may have passed to a new process. If the socket is still open now, the peer was
      * alive when we asked. */
     struct pollfd hangup = {.fd = socket};

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/memory_limit.h"
 
+#include "base/fd.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -10,7 +12,7 @@
 /* The number after `key` in a file of "key number" lines, or `other`. */
 static uint64_t read_field(const char *path, const char *key, uint64_t other)
 {
-    FILE *file = fopen(path, "re");
+    FILE *file = fd_open_stream(path);
     if (!file)
         return other;
     char line[256];
@@ -72,7 +74,7 @@ uint64_t memory_limit(char *name, size_t size)
     uint64_t least = kib < UINT64_MAX / 1024 ? (kib + swap) * 1024 : UINT64_MAX;
     snprintf(name, size, "the machine's available memory and swap");
 
-    FILE *file = fopen("/proc/self/cgroup", "re");
+    FILE *file = fd_open_stream("/proc/self/cgroup");
     if (!file)
         return least;
     char line[PATH_MAX];

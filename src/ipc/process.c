@@ -3,6 +3,7 @@
  * apart, so both are compared. */
 #include "ipc/process.h"
 
+#include "base/fd.h"
 #include "base/fork_mutex.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@ struct stat_line {
 /* Reads a small file as a text; false if it cannot be read. */
 static bool text_read(const char *path, char *text, size_t size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0)
         return false;
     ssize_t bytes = read(fd, text, size - 1);

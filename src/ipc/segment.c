@@ -2,6 +2,7 @@
 #include "ipc/segment.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/order.h"
 #include "ipc/memory_limit.h"
 
@@ -143,9 +144,9 @@ enum tutti_status segment_create(const char *label, size_t bytes, struct segment
                          "%" PRIi64 " bytes",
                          bytes, INT64_MAX);
 
-    int file = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    int file = fd_lift(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
     if (file < 0 && errno == EINVAL)
-        file = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        file = fd_lift(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (file < 0)
         return refused_memfd(label);
     status = allocate(file, bytes, rounded);

@@ -2,6 +2,7 @@
 #include "pg/share.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "cpu/group.h"
 #include "ipc/channel.h"
 #include "ipc/segment.h"
@@ -114,7 +115,7 @@ enum tutti_status pg_share_use_segment(struct pg_share *share, int fd, size_t by
     enum tutti_status status = segment_map(fd, bytes, own);
     if (status != TUTTI_OK)
         return status;
-    share->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    share->fd = fd_lift(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     return share->fd >= 0 ? send_to_peers(share, timeout_ms) : error_errno("fcntl of a segment");
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The files of dumps. A dump tells what a program computes, so its file is private. */
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/record_path.h"
 #include "record/recorder.h"
 
@@ -71,7 +72,7 @@ enum tutti_status recorder_save(const char *path, const void *bytes, size_t size
         return error_set(TUTTI_ERR_INVALID,
                          "%s is there and no ordinary file: name a directory or a file", path);
     snprintf(draft, sizeof draft, "%s.XXXXXX", path);
-    int fd = mkostemp(draft, O_CLOEXEC);
+    int fd = fd_lift(mkostemp(draft, O_CLOEXEC));
     if (fd < 0)
         return error_errno("cannot create a file beside %s%sname another directory", path,
                            error_full());

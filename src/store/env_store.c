@@ -10,6 +10,7 @@
  * joined.
  */
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/order.h"
 #include "base/parse.h"
@@ -137,7 +138,7 @@ static enum tutti_status notice_write(void *context, uint16_t port)
     int length = snprintf(text, sizeof text, "%u %s\n", port, notice->secret);
     snprintf(path, sizeof path, "%s.new", notice->path);
     unlink(path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = fd_lift(open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (fd < 0)
         return error_errno("creating %s%sset TUTTI_DIR to another directory", path, error_full());
     enum tutti_status status = TUTTI_OK;
@@ -155,7 +156,7 @@ static bool notice_read(struct notice *notice, uint16_t *port)
     struct stat about;
     char text[128];
     unsigned number;
-    int fd = open(notice->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int fd = fd_lift(open(notice->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0)
         return false;
     ssize_t bytes = -1;

@@ -12,6 +12,7 @@
  * looks like a log at all.
  */
 #include "base/error.h"
+#include "base/fd.h"
 #include "store/buffer.h"
 #include "store/file_log.h"
 #include "store/map_store.h"
@@ -397,8 +398,8 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     strcpy(self->path, url->text);
     self->world_size = url->world_size;
     pthread_mutex_init(&self->lock, NULL);
-    self->fd =
-        open(self->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
+    self->fd = fd_lift(
+        open(self->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600));
     enum tutti_status status = TUTTI_OK;
     if (self->fd < 0 || fstat(self->fd, &about) < 0)
         status = open_failed(self->path);

@@ -2,6 +2,7 @@
 #include "store/launcher.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/options.h"
 #include "base/parse.h"
 #include "base/text.h"
@@ -123,7 +124,7 @@ static bool has_variable(int64_t pid, const char *name)
     size_t length = strlen(name), room = 0;
     bool found = false;
     snprintf(path, sizeof path, "/proc/%lld/environ", (long long)pid);
-    FILE *file = fopen(path, "re");
+    FILE *file = fd_open_stream(path);
     while (file && !found && getdelim(&text, &room, 0, file) > 0)
         found = strncmp(text, name, length) == 0 && text[length] == '=';
     free(text);

@@ -11,6 +11,7 @@
 #include "store/tcp.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/parse.h"
 #include "base/reminder.h"
@@ -290,7 +291,7 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
     socklen_t size = sizeof code;
     size_t bytes =
         address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = fd_lift(socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     connection->fd = fd;
     if (fd < 0)
         return connect_failed(connection, address, hopeless);

@@ -11,6 +11,7 @@
 #include "store/tcp.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/fork_mutex.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -223,7 +224,7 @@ static void admit(struct tcp_server *server, int fd)
 static void accept_some(struct tcp_server *server)
 {
     for (int accepted = 0; accepted < MAX_ACCEPTS; accepted++) {
-        int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = fd_lift(accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (fd >= 0) {
             admit(server, fd);
             if (strangers(server) > MAX_STRANGERS)
@@ -309,7 +310,7 @@ static void *server_main(void *argument)
 static int listen_at(const struct addrinfo *address)
 {
     int on = 1, off = 0;
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = fd_lift(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -354,8 +355,8 @@ static enum tutti_status open_listener(struct tcp_server *server,
 
 static bool watch_sources(struct tcp_server *server)
 {
-    server->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    server->epoll = epoll_create1(EPOLL_CLOEXEC);
+    server->stop = fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    server->epoll = fd_lift(epoll_create1(EPOLL_CLOEXEC));
     return server->stop >= 0 && server->epoll >= 0 &&
            watch(server, EPOLL_CTL_ADD, server->stop, EPOLLIN, &server->stop) &&
            watch(server, EPOLL_CTL_ADD, server->listener, EPOLLIN, &server->listener);

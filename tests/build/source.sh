@@ -1,6 +1,7 @@
 #!/bin/bash
 # Checks rules of the sources that no compiler checks:
 # - length of files, functions, lines and opening comments; the licence line
+# - every descriptor of the library goes through fd_lift()
 # - only src/base/order.h and src/cuda/kernels/order.cuh name memory orders, atomics and fences
 # - no pipe of a script has a reader that ends before its writer: with pipefail the writer's SIGPIPE is a failure
 set -euo pipefail
@@ -61,6 +62,11 @@ found=$(lines_with "$orders" "${kernels[@]}" /dev/null)
 
 found=$(lines_with '\<(_Thread_local|__thread)\>|__attribute__\(\((constructor|destructor)' "${library[@]}")
 [[ -z $found ]] || complain "thread-local storage or a constructor:"$'\n'"$found"
+
+mapfile -t library < <(find src -name '*.[ch]' ! -path src/base/fd.c | sort)
+opens='(=|\() *(\(int\))?(open|openat|fopen|opendir|socket|socketpair|accept4?|memfd_create|eventfd|epoll_create1|mkostemp|dup)\('
+found=$(lines_with "$opens|SYS_pidfd_open|F_DUPFD" "${library[@]}" | grep -v 'fd_lift(' || true)
+[[ -z $found ]] || complain "a descriptor that may be 0, 1 or 2: see src/base/fd.h:"$'\n'"$found"
 
 mapfile -t scripts < <(grep -rlI pipefail .ci scripts bench tests | sort)
 early='\|[[:space:]]*(grep[[:space:]]+(-[a-zA-Z-]+[[:space:]]+)*-[a-zA-Z]*[qm]|head\>)'

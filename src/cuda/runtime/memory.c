@@ -2,6 +2,7 @@
 #include "cuda/runtime/memory.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "cuda/runtime/calls.h"
 
 #include <fcntl.h>
@@ -78,9 +79,11 @@ static enum tutti_status export_handle(const struct cuda_driver *driver,
         CUDA_CALL(driver, mem_export, fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != TUTTI_OK)
         return status;
-    if (fcntl(*fd, F_SETFD, FD_CLOEXEC) != 0) {
+    *fd = fd_lift(*fd);
+    if (*fd < 0 || fcntl(*fd, F_SETFD, FD_CLOEXEC) != 0) {
         status = error_errno("fcntl of exported memory");
-        close(*fd);
+        if (*fd >= 0)
+            close(*fd);
     }
     return status;
 }
