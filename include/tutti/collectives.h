@@ -40,6 +40,10 @@ struct tutti_call_options {
  * fault (TIMEOUT, PEER_DEAD, ABORTED, or MISMATCH, at the latest in the next operation) ends all
  * waits on all ranks without a CUDA error. recv is then undefined, and all later calls return it.
  *
+ * On CUDA, while a rank's operation is unfinished, ranks that are threads of the same process and
+ * have not made their call must not call what waits for all streams, such as cudaFree() or the
+ * first use of a kernel: docs/streams.md has the list. The operation would wait for its time-out.
+ *
  * Returns INVALID (also for an algorithm that the links do not allow), VERSION (an unknown option),
  * DECLINED (see above; or strict mode has no algorithm), CONCURRENT or CUDA: the call has done
  * nothing. Or TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, and CUDA if the launch failed or the context

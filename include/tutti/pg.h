@@ -167,9 +167,9 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * ends. The work is done once the results are on the devices. If the stream does not reach the
  * point of the call within the time-out, the operation ends with TIMEOUT on all ranks; its tensors
  * are unchanged. A copy that fails, or lacks memory, ends the group. While a stream waits for a
- * work, avoid calls that make CUDA wait for all streams (cuMemFree, the first use of a kernel):
- * CUDA starts no copies meanwhile. If such a call lasts for the time-out, the stream goes on
- * without the result, and the work ends with TIMEOUT.
+ * work, avoid calls that make CUDA wait for all streams (cuMemFree, the first use of a kernel), on
+ * all threads of the process, other ranks too: CUDA starts no copies meanwhile. If such a call
+ * lasts for the time-out, the stream goes on without the result, and the work ends with TIMEOUT.
  *
  * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint; all on the
  *   CPU, or all on CUDA devices, at most 16 of them. All ranks use the same kind of device, else

@@ -59,6 +59,17 @@ static int format_nameless(const struct tutti_fault *fault, char *text, size_t s
                     fault->rank, when, tutti_status_text(fault->status));
 }
 
+/* A rank that waited for none but itself: a copy of a process group did not end. */
+static int format_own_timeout(const struct tutti_fault *fault, char *text, size_t size)
+{
+    return snprintf(text, size,
+                    "rank %d could not end its own part of operation %" PRIu64
+                    " in time, such as a copy between device and host: look at what rank %d does; "
+                    "a call such as cuMemFree or cudaFree in its process holds copies up, see "
+                    "docs/streams.md; then create a new communicator",
+                    fault->rank, fault->sequence, fault->rank);
+}
+
 /* The time-out of a device or of another version may lack its length and source. */
 static int format_timeout(const struct tutti_fault *fault, char *text, size_t size)
 {
@@ -72,17 +83,22 @@ static int format_timeout(const struct tutti_fault *fault, char *text, size_t si
         [TIMEOUT_OF_DEFAULT] = "set TUTTI_TIMEOUT_MS to more",
     };
     const struct tutti_signature *seen = &fault->seen;
-    char length[40] = "";
-    uint32_t source = seen->parameter;
+    const bool is_thread = !seen->collective && (seen->parameter & TIMEOUT_OF_THREAD);
+    char length[40] = "", thread[160] = "";
+    uint32_t source = seen->parameter & ~(uint32_t)TIMEOUT_OF_THREAD;
     if (seen->collective || source >= sizeof remedies / sizeof *remedies)
         source = TIMEOUT_UNKNOWN;
     if (source != TIMEOUT_UNKNOWN)
         snprintf(length, sizeof length, " of %" PRIu64 " ms", seen->count);
+    if (is_thread)
+        snprintf(thread, sizeof thread,
+                 " (a thread of the same process: a call such as cuMemFree or cudaFree waits for "
+                 "this operation, see docs/streams.md)");
     return snprintf(text, size,
                     "rank %d waited for rank %d in operation %" PRIu64
-                    " until its time-out%s: look at what rank %d does, or %s; go on without it by "
-                    "tutti_comm_shrink() with rank %d in options->exclude",
-                    fault->rank, fault->peer, fault->sequence, length, fault->peer,
+                    " until its time-out%s: look at what rank %d does%s, or %s; go on without it "
+                    "by tutti_comm_shrink() with rank %d in options->exclude",
+                    fault->rank, fault->peer, fault->sequence, length, fault->peer, thread,
                     remedies[source], fault->peer);
 }
 
@@ -116,7 +132,8 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
     case TUTTI_OK:
         return snprintf(text, size, "no fault");
     case TUTTI_ERR_TIMEOUT:
-        return format_timeout(fault, text, size);
+        return fault->rank == fault->peer ? format_own_timeout(fault, text, size)
+                                          : format_timeout(fault, text, size);
     case TUTTI_ERR_PEER_DEAD:
         return snprintf(text, size,
                         "rank %d is gone (its process ended or it destroyed its communicator), "

@@ -290,6 +290,34 @@ static int is_late(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
+/* The victim frees memory instead of making its call. The free of a thread waits for the others'
+ * kernels, which wait for the victim: the message says so. */
+static int frees(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    void *memory = NULL;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    if (rank == self.victim) {
+        memory = device_alloc(100);
+        RANKS_CHECK(ranks_await(ranks, 2, (uint32_t)ranks->size - 1));
+    } else {
+        RANKS_CHECK(reduce(&self, COUNT, PATIENCE_MS) == TUTTI_OK);
+        ranks_raise(ranks, 2);
+    }
+    if (rank == self.victim)
+        device_free(memory);
+    failed = suffer(&self, TUTTI_ERR_TIMEOUT, self.victim);
+    if (!failed)
+        RANKS_CHECK(!strstr(tutti_last_error(), "a thread of the same process: a call such as "
+                                                "cuMemFree") == (ranks->processes > 0));
+    if (!failed && rank != self.victim)
+        failed = survive(&self);
+    close_rank(&self);
+    return failed;
+}
+
 /* The last rank's device, amid the operation: rank 0 has its part, the others wait for it. Rank 0,
  * which comes last and whose time is up first, waits for rank 1. */
 static int stands_still(struct ranks *ranks, int rank, tutti_store_t *store)
@@ -452,6 +480,7 @@ int main(int argc, char **argv)
                  {"order fails", order_fails, false, true},
                  {"loses its device", loses_its_device, false, true},
                  {"is late", is_late, false, false},
+                 {"frees", frees, false, false},
                  {"stands still", stands_still, false, false},
                  {"differs", differs, false, false},
                  {"replays", replays, false, false},

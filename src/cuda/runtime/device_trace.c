@@ -63,6 +63,7 @@ void cuda_device_trace_begin(struct cuda_group *group)
 static void wait_log(struct cuda_group *group, uint64_t sequence, int peer)
 {
     const int64_t now = deadline_now();
+    const int late = cpu_group_late_rank(group->host, peer);
     char what[64] = "in a barrier of some ranks";
     if (group->silent_looks > SILENT_LOOKS || sequence != group->wait_sequence)
         group->reminder = reminder_start(now);
@@ -74,10 +75,12 @@ static void wait_log(struct cuda_group *group, uint64_t sequence, int peer)
     if (sequence)
         snprintf(what, sizeof what, "in operation %" PRIu64, sequence);
     log_write(TUTTI_LOG_WARN, group->launch.rank,
-              "rank %d has waited %d s %s on device %d for "
-              "rank %d",
-              group->launch.rank, waited_s, what, group->device.ordinal,
-              cpu_group_late_rank(group->host, peer));
+              "rank %d has waited %d s %s on device %d for rank %d%s", group->launch.rank, waited_s,
+              what, group->device.ordinal, late,
+              cuda_is_thread(group, late)
+                  ? ", a thread of this process: a call such as cuMemFree or cudaFree waits for "
+                    "this operation, see docs/streams.md"
+                  : "");
 }
 
 void cuda_device_trace_look(struct cuda_group *group)

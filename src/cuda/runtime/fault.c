@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/order.h"
 #include "base/signature.h"
+#include "base/timeout_source.h"
 #include "cuda/runtime/group_internal.h"
 
 #include <stdio.h>
@@ -35,6 +36,8 @@ bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
         .expected = signature_unpack(page->signatures[0], page->parameters[0]),
         .seen = signature_unpack(page->signatures[1], page->parameters[1]),
     };
+    if (fault->status == TUTTI_ERR_TIMEOUT && cuda_is_thread(group, fault->peer))
+        fault->seen.parameter |= TIMEOUT_OF_THREAD;
     return true;
 }
 

@@ -124,6 +124,13 @@ static inline void cuda_leave(struct cuda_group *group, bool pushed)
     cuda_context_leave(group->driver, pushed);
 }
 
+/* Returns true if the rank is another thread of this process. Then a call of CUDA on its thread may
+ * wait for a kernel that waits for that rank: docs/streams.md. */
+static inline bool cuda_is_thread(const struct cuda_group *group, int rank)
+{
+    return rank != group->launch.rank && !rank_set_has(cpu_group_ranks(group->host)->remote, rank);
+}
+
 /* fault.c: the first returns true if the group is known, without a system or driver call, to have
  * failed or been aborted; the second returns the status of that fault. */
 bool cuda_group_has_failed(const struct cuda_group *group);

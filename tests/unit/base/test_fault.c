@@ -62,6 +62,34 @@ static void unknown_timeout_names_all_options(void **state)
     }
 }
 
+static void timeout_of_a_thread_names_calls_that_wait(void **state)
+{
+    static const char words[] = "what rank 2 does (a thread of the same process: a call such as "
+                                "cuMemFree or cudaFree waits for this operation";
+    const struct tutti_signature seen = {.parameter = TIMEOUT_OF_THREAD};
+    const struct tutti_signature both = {.count = 400,
+                                         .parameter = TIMEOUT_OF_THREAD | TIMEOUT_OF_CALL};
+    (void)state;
+    assert_non_null(strstr(format(seen), words));
+    assert_non_null(strstr(format(both), "time-out of 400 ms"));
+    assert_non_null(strstr(format(both), words));
+    assert_null(strstr(format((struct tutti_signature){0}), "cudaFree"));
+}
+
+static void timeout_of_an_own_copy_blames_no_peer(void **state)
+{
+    const struct tutti_fault fault = {.struct_size = sizeof fault,
+                                      .status = TUTTI_ERR_TIMEOUT,
+                                      .rank = 1,
+                                      .peer = 1,
+                                      .sequence = 117};
+    char text[512];
+    (void)state;
+    assert_true((size_t)tutti_fault_format(&fault, text, sizeof text) < sizeof text);
+    assert_non_null(strstr(text, "rank 1 could not end its own part of operation 117"));
+    assert_null(strstr(text, "waited for"));
+}
+
 static void communicator_knows_its_source(void **state)
 {
     static const struct {
@@ -97,6 +125,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timeout_names_its_option),
         cmocka_unit_test(unknown_timeout_names_all_options),
+        cmocka_unit_test(timeout_of_a_thread_names_calls_that_wait),
+        cmocka_unit_test(timeout_of_an_own_copy_blames_no_peer),
         cmocka_unit_test(communicator_knows_its_source),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
