@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,16 +73,45 @@ static void check_output(int status, void *unused)
 }
 
 /* If a standard stream is closed, the next pipe, socket or memory file would get its number, and
- * printed text would go there. */
+ * printed text would go there. Without /dev/null the number gets a descriptor that refuses reads
+ * and writes. */
 static bool open_standard_streams(void)
 {
-    int fd;
-    do
-        fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0;
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0 && open("/", O_PATH) < 0)
+            return tool_fail_errno("cannot open /dev/null in place of closed descriptor %d", fd);
+    return true;
+}
+
+/* A descriptor that another process made non-blocking refuses what the reader has not made room
+ * for (EAGAIN). Then this waits for the reader, as write() does on a blocking descriptor. */
+static ssize_t write_all(void *descriptor, const char *text, size_t size)
+{
+    struct pollfd room = {.fd = *(const int *)descriptor, .events = POLLOUT};
+    size_t done = 0;
+    while (done < size) {
+        ssize_t part = write(room.fd, text + done, size - done);
+        if (part > 0)
+            done += (size_t)part;
+        else if (part < 0 && errno == EAGAIN)
+            poll(&room, 1, -1);
+        else if (part == 0 || errno != EINTR)
+            break;
+    }
+    return (ssize_t)done;
+}
+
+/* Without memory the streams of the C library stay. */
+static void replace_streams(void)
+{
+    static int descriptors[] = {STDOUT_FILENO, STDERR_FILENO};
+    const cookie_io_functions_t functions = {.write = write_all};
+    FILE *out = fopencookie(&descriptors[0], "w", functions);
+    FILE *err = fopencookie(&descriptors[1], "w", functions);
+    if (out)
+        setvbuf(stdout = out, NULL, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF, BUFSIZ);
+    if (err)
+        setvbuf(stderr = err, NULL, _IONBF, 0);
 }
 
 int main(int argc, char **argv)
@@ -93,6 +124,10 @@ int main(int argc, char **argv)
     argp_program_version_hook = print_version;
     if (!open_standard_streams())
         return TOOL_FAILED;
+    replace_streams();
+    /* A parent that ignores SIGCHLD passes this on. The kernel would then reap the ranks, and no
+     * command would learn that they have ended. */
+    signal(SIGCHLD, SIG_DFL);
     on_exit(check_output, NULL);
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &chosen) || !chosen.command)
         return TOOL_USAGE;

@@ -2,7 +2,8 @@
 # tutti run: what the ranks find in their environment, exit statuses, signals, and that nobody stays.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
-tutti=$1
+# run.sh TUTTI PARENT
+tutti=$1 parent=$2
 pids=$work/pids
 export pids
 
@@ -170,6 +171,18 @@ for _ in 1 2 3; do
     [[ $got == 5 ]] || complain "beside a rank that never stops writing: exit status $got instead of 5"
 done
 
+# ---- standard output that is non-blocking: a slow reader loses nothing
+# slowly COMMAND...: stdout goes to $work/out through a pipe whose reader begins late.
+slowly() {
+    "$parent" non-blocking "$@" 2>"$work/err" </dev/null | (sleep 1; cat) >"$work/out"
+}
+slowly "$tutti" run --tag -n 2 sh -c 'yes 0123456789 | head -n 100000' || complain "a slow reader: not a success"
+for rank in 0 1; do
+    [[ $(grep -cx "\\[$rank\\] 0123456789" "$work/out") == 100000 ]] || complain "a slow reader loses tagged lines"
+done
+slowly "$tutti" bench --help || complain "a slow reader: not a success"
+"$tutti" bench --help | cmp - "$work/out" || complain "a slow reader loses a part of --help"
+
 # ---- output that cannot be written, of every command: never a success, and a rank's own status comes first
 full() {
     local expected=$1 got=0
@@ -193,5 +206,36 @@ closed() {
 closed "$tutti" run --tag -n 2 sh -c 'echo text; echo text >&2'
 closed "$tutti" bench -n 2 -b 8 -e 8 --iters 1
 closed "$tutti" info -n 2
+
+# ---- without /dev/null, with open and with closed standard streams
+if unshare -rm mount -t tmpfs none /dev 2>/dev/null; then
+    # shellcheck disable=SC2016
+    bare=(timeout -s KILL 60 unshare -rm sh -c 'mount -t tmpfs none /dev; exec "$@"' sh)
+    status 0 "${bare[@]}" "$tutti" --version
+    out '^tutti [0-9.]+$'
+    status 3 "${bare[@]}" "$tutti" run -n 2 sh -c 'exit 3'
+    # shellcheck disable=SC2016
+    status 1 "${bare[@]}" sh -c 'exec "$@" >&-' sh "$tutti" --version
+    err 'cannot write the output: Bad file descriptor'
+    # shellcheck disable=SC2016
+    status 0 "${bare[@]}" sh -c 'exec "$@" <&- >&- 2>&-' sh "$tutti" run --tag -n 2 true
+else
+    echo "skipped: no mount namespace of one's own here"
+fi
+
+# ---- started by a parent that ignores SIGCHLD
+status 7 timeout -s KILL 60 "$parent" no-children "$tutti" run -n 2 sh -c 'exit 7'
+status 0 timeout -s KILL 60 "$parent" no-children "$tutti" bench -n 2 -b 8 -e 8 --iters 1
+status 0 timeout -s KILL 60 "$parent" no-children "$tutti" info -n 2
+rm -f "$pids"
+# shellcheck disable=SC2016
+"$parent" no-children "$tutti" run -n 2 sh -c 'echo $$ >>"$pids"; exec sleep 600' 2>/dev/null &
+launcher=$!
+until_true 30 lines "$pids" 2 || complain "the ranks did not start"
+kill -TERM "$launcher"
+until_true 30 ended "$launcher" || { complain "SIGTERM does not end it beside an ignored SIGCHLD"; kill -KILL "$launcher"; }
+got=0
+wait "$launcher" || got=$?
+[[ $got == 143 ]] || complain "SIGTERM beside an ignored SIGCHLD: exit status $got instead of 143"
 
 finish
