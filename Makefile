@@ -4,11 +4,13 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
+KERNELS ?=
+export KERNELS
 
-.PHONY: all demo check test test-all test-torch faults fuzz coverage bench soak compilers deps wheel wheel-arm install format \
+.PHONY: all demo check test test-all test-torch faults fuzz coverage bench soak compilers deps wheel wheel-arm install uninstall format \
 	check-format clean help
 
-all: ## build the library, the tool and the examples, in build/release
+all: ## build the library, the tool and the examples, in build/release; kernels for the GPU here, KERNELS=all for all
 	@scripts/deps build
 	@scripts/build release
 
@@ -77,8 +79,10 @@ wheel-arm: ## build the wheel for aarch64 by a cross compiler, and run tests of 
 	@scripts/wheel --aarch64
 
 install: all ## install under PREFIX (/usr/local), below DESTDIR if set
-	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
-	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+	@DESTDIR="$(DESTDIR)" scripts/install build/release "$(PREFIX)"
+
+uninstall: ## remove what `make install` has installed under PREFIX
+	@DESTDIR="$(DESTDIR)" scripts/install --remove build/release "$(PREFIX)"
 
 format: ## format the C sources by .clang-format
 	@scripts/format

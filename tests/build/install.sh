@@ -78,3 +78,23 @@ if [[ -x $prefix/bin/tutti ]]; then
     [[ $found == "$(realpath "$library_dir/libtutti.so")" ]] || { echo "the tool finds $found"; exit 1; }
     "$prefix/bin/tutti" --version
 fi
+
+# What `make install` and `make uninstall` do: a prefix that the dynamic linker does not search is said, and nothing stays.
+said=$(scripts/install "$build" "$work/private")
+for word in PATH PKG_CONFIG_PATH LD_LIBRARY_PATH; do
+    grep -E "^    export .*\\<$word=$work/private/" <<<"$said" >/dev/null || { echo "no word of $word: $said"; exit 1; }
+done
+(
+    eval "$(grep '^    export ' <<<"$said")"
+    read -r -a flags <<<"$(pkg-config --cflags --libs tutti)"
+    "$cc" "$source/consumer.c" -o "$work/private_shared" "${flags[@]}"
+    "$work/private_shared"
+)
+if scripts/install --remove "$build" "$work/other" >/dev/null 2>"$work/log"; then
+    echo "removed from a prefix where nothing was installed"
+    exit 1
+fi
+grep "not under $work/other: give its PREFIX" "$work/log" >/dev/null || { cat "$work/log"; exit 1; }
+scripts/install --remove "$build" "$work/private"
+left=$(find "$work/private" ! -type d -o -name tutti)
+[[ -z $left ]] || { echo "make uninstall leaves: $left"; exit 1; }
