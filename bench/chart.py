@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """A result's figures as columns for bench/plot.gp: bytes, then microseconds of each library.
 
-The first line says what is drawn, the second one names the columns. "?" stands where there is no figure.
+Lines with # come first: what is drawn, on which machine and when, the range of the figures, the colour of each column. The next
+line names the columns. "?" stands where there is no figure.
 Of a result of `tutti bench --vs` the placement is near, or the one with the most rows; of a rival the best setting.
 
 Of several results: Tutti's time divided by the fastest rival's, a column for each result's collective.
@@ -16,6 +17,28 @@ import sys
 # Of results that do not say their versions.
 TITLES = {"openmpi": "Open MPI", "openmpi5": "Open MPI 5", "mpich": "MPICH", "mpich5": "MPICH 5",
           "intelmpi": "Intel MPI", "gloo": "Gloo"}
+
+# A library has the same colour in every picture: hues of middling lightness, for light and dark pages. The longest
+# beginning of a title counts. The colours of collectives are no library's.
+COLOURS = {"Tutti": "#e05a2b", "Tutti, symmetric": "#2fa36b", "Open MPI": "#3f8fd0", "Open MPI 5": "#3a5fb0",
+           "MPICH": "#8a6fb0", "MPICH 5": "#c58fd8", "Intel MPI": "#209090", "Gloo": "#a07850", "NCCL": "#a8a010",
+           "PyTorch": "#d0508f"}
+COLLECTIVES = {"all-gather": "#e6a117", "reduce-scatter": "#c04040", "all-to-all": "#7a9a2a", "broadcast": "#5c7cfa",
+               "reduce": "#d080b0", "gather": "#20b0c0", "scatter": "#808890"}
+
+
+def colour(title):
+    """The colour of a column."""
+    beginnings = [name for name in COLOURS if title.startswith(name)]
+    return COLLECTIVES.get(title.split(" ")[0]) or COLOURS[max(beginnings, key=len)]
+
+
+def origin(results):
+    """The machine, the day and the commit of the figures."""
+    machines = dict.fromkeys(result["machine"].split(", Linux")[0] for result in results)
+    days = dict.fromkeys(result["date"][:10] for result in results)
+    commits = dict.fromkeys(result["commit"] for result in results)
+    return f"{' and '.join(machines)}; {', '.join(days)}; commit {', '.join(commits)}"
 
 
 def best(rivals, *names):
@@ -35,8 +58,11 @@ def ratios(results):
     columns = {}
     for result in results:
         rows = [row for row in placed(result) if row["ratio"] and row.get("buffers", "ordinary") == "ordinary"]
-        columns[rows[0]["collective"]] = {row["bytes"]: row["ratio"] for row in rows}
-    return f"{rows[0]['ranks']} processes, float32, beside Open MPI, MPICH and Intel MPI", columns
+        name = rows[0]["collective"].replace("_", "-")
+        if rows[0]["placement"] != "near":
+            name += f" ({rows[0]['placement']})"
+        columns[name] = {row["bytes"]: row["ratio"] for row in rows}
+    return f"{rows[0]['ranks']} processes, float32: time / time of the fastest of Open MPI, MPICH and Intel MPI", columns
 
 
 def cpu(result):
@@ -62,8 +88,7 @@ def gpu(result):
             figures[row["bytes"]].append(best(row["rivals"], *names))
         columns[title] = {size: min((us for us in all_us if us), default=None) for size, all_us in figures.items()}
     columns["Tutti"] = {row["bytes"]: row["tutti_us"] for row in rows if row["programmatic_launch"]}
-    machine = result["machine"].split(",")[0]
-    return f"all-reduce, {machine}, bfloat16 sum", columns
+    return f"all-reduce, {rows[0]['ranks']} GPUs, bfloat16 sum, in a CUDA graph", columns
 
 
 def main():
@@ -78,7 +103,9 @@ def main():
     else:
         title, columns = (gpu if results[0]["rows"][0]["placement"] == "gpu" else cpu)(results[0])
     columns = {name: figures for name, figures in columns.items() if any(figures.values())}
-    print(f"# {title}")
+    figures = [figure for column in columns.values() for figure in column.values() if figure]
+    print(f"# {title}\n# {origin(results)}\n# {min(figures) * 0.9:.4f} {max(figures) * 1.1:.4f}")
+    print("#", " ".join(colour(name.strip()) for name in columns))
     print("\t".join(["bytes"] + [name.strip() for name in columns]))
     for size in sorted({size for figures in columns.values() for size in figures}):
         us = [figures.get(size) for figures in columns.values()]
