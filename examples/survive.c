@@ -7,8 +7,8 @@
  *     tutti run -n 4 build/examples/survive
  *
  * `tutti run` serves the store, so the store outlives every rank. It ends the survivors of a failed
- * rank after --wait seconds (2 by default); a program that recovers needs more. The exit status
- * of `tutti run` is that of the dead rank: 137, which is 128 + SIGKILL.
+ * rank after --wait seconds (120 by default); a program that goes on for longer needs more. The
+ * exit status of `tutti run` is that of the dead rank: 137, which is 128 + SIGKILL.
  *
  * With the argument "stop" the last rank stops (SIGSTOP) instead, and the others wait for it. Then
  * `tutti dump` and `tutti diagnose` name this rank; SIGCONT lets it go on.

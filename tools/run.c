@@ -64,8 +64,8 @@ static const struct argp_option options[] = {
     {"no-bind", OPTION_NO_BIND, 0, 0, "The same as --bind none", 0},
     {"tag", OPTION_TAG, 0, 0, "Write [RANK] before each line of a rank's output", 0},
     {"wait", OPTION_WAIT, "SECONDS", 0,
-     "When a rank has failed: time for the other ranks to print their errors and to end by "
-     "themselves (default 2)",
+     "When a rank has failed: time in which the other ranks may end by themselves, or go on "
+     "without it (default 120)",
      0},
     {"grace", OPTION_GRACE, "SECONDS", 0,
      "Time between SIGTERM and SIGKILL for the ranks that are left (default 5)", 0},
@@ -204,26 +204,42 @@ static void rank_failed(struct run *run, int rank, pid_t pid, int status)
     if (run->status)
         return;
     run->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    run->term_at = clock_seconds() + run->wait_seconds;
     if (read(run->exec_error[0], &code, sizeof code) == (ssize_t)sizeof code) {
         errno = code;
         tool_fail_errno("cannot run '%s'", run->program[0]);
-        run->term_at = clock_seconds(); /* the other ranks know nothing more to report */
+        run->wait_seconds = 0; /* the other ranks know nothing more to report */
     } else {
-        char how[96], left[48] = "";
+        char how[96], left[64] = "";
         ranks_describe_exit(status, how, sizeof how);
         if (run->children.running)
-            snprintf(left, sizeof left, "; the others have %d s left (--wait)", run->wait_seconds);
+            snprintf(left, sizeof left, "; the others may go on for %d s (--wait)",
+                     run->wait_seconds);
         tool_fail("rank %d (pid %d) %s%s", rank, (int)pid, how, left);
     }
+    run->term_at = clock_seconds() + run->wait_seconds;
+}
+
+/* Names the ranks that have to be ended. */
+static void tell_left(const struct run *run)
+{
+    char left[4 * TUTTI_MAX_RANKS] = "";
+    size_t used = 0;
+    for (int i = 0; i < run->children.count; i++)
+        if (run->children.pids[i])
+            used += (size_t)snprintf(left + used, sizeof left - used, " %d", i);
+    tool_fail("ranks that have not ended %d s after the failed one get SIGTERM:%s",
+              run->wait_seconds, left);
 }
 
 /* The library tells the survivors of a failed rank within a second. They get time to print their
- * errors and write their dumps before they are ended. Returns how long to wait. */
+ * errors and write their dumps, or to finish without the rank, before they are ended. Returns how
+ * long to wait. */
 static int end_others(struct run *run)
 {
     double now = clock_seconds();
     if (run->term_at > 0 && now >= run->term_at) {
+        if (run->wait_seconds > 0)
+            tell_left(run);
         ranks_signal(&run->children, SIGTERM);
         run->term_at = 0;
         run->kill_at = now + run->grace_seconds;
@@ -352,7 +368,7 @@ int command_run(int argc, char **argv)
                                      .doc = doc,
                                      .children = help_children};
     struct run run = {.bind = BIND_SHARE,
-                      .wait_seconds = 2,
+                      .wait_seconds = 120,
                       .grace_seconds = 5,
                       .signals = -1,
                       .exec_error = {-1, -1}};

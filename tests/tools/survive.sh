@@ -9,7 +9,7 @@ tutti=$1 survive=$2 dumps=$work/dumps
 # ---- one rank is killed
 for ranks in 2 3 4; do
     dead=$((ranks - 1))
-    status 137 "$tutti" run --wait 60 -n "$ranks" "$survive"
+    status 137 "$tutti" run -n "$ranks" "$survive"
     err "^tutti run: rank $dead \(pid [0-9]+\) was killed by signal 9"
     for ((rank = 0; rank < dead; rank++)); do
         out "^rank $rank: rank $dead is gone .* in operation 1000: "
@@ -40,4 +40,17 @@ kill -CONT "$victim"
 wait "$launcher" || complain "the ranks do not end well once the stopped one goes on"
 [[ $(grep -c ': 2000 iterations done, the last sum is 6 on 3 ranks$' "$work/run") == 3 ]] ||
     { complain "wrong results after a stop"; cat "$work/run"; }
+
+# ---- what README.md shows, pasted as a block
+block=$(sed -n '/^## A rank is killed/,/^## /s/^    \$ //p' README.md |
+    sed "s|build/tools/tutti|$tutti|g; s|build/examples/survive|$survive|g")
+[[ $(grep -c "$tutti" <<<"$block") -ge 4 ]] || complain "README.md has lost its demonstrations"
+(cd "$work" && TUTTI_DEBUG='' timeout -s KILL 200 bash) <<<"$block"$'\n'wait >"$work/out" 2>"$work/err" ||
+    { complain "README.md's demonstrations do not end well"; cat "$work/err"; }
+out '^rank 0: rank 2 is gone '
+out '^rank 0 of 3 goes on as rank 0 of 2, after iteration 999$'
+out '^rank 0: 2000 iterations done, the last sum is 3 on 2 ranks$'
+out '^communicator "default", generation 1: dumps of 3 of 3 ranks$'
+[[ $(grep -A1 '^communicator' "$work/out" | tail -n 1) == '  rank 2 has not come to operation 1000' ]] ||
+    { complain "README.md's demonstration does not blame rank 2"; cat "$work/out"; }
 finish
