@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Without --iters: the target time for one place of one row, and the bounds of the number of
- * operations. */
-static const double row_seconds = 0.05;
+/* Without --iters: the target time for one place of one row, the time after which it ends early,
+ * and the bounds of the number of operations. */
+static const double row_seconds = 0.05, most_row_seconds = 0.5;
 enum { LEAST_ITERATIONS = 20, MOST_ITERATIONS = 100000 };
 
 /* Without -w: the warm-up ends after STEADY_BATCHES consecutive batches that took more than
@@ -264,34 +264,58 @@ static enum tutti_status warm_up(struct measure *measure, const struct bench_row
     return status ? status : agree(measure, iterations);
 }
 
+/* Times operations, a batch at a time. Adds to *spent_us and to the samples. */
+static enum tutti_status time_batches(struct measure *measure, const struct bench_row *row,
+                                      enum bench_place place, int batch, int count, size_t *samples,
+                                      double *spent_us)
+{
+    enum tutti_status status = TUTTI_OK;
+    double last = clock_seconds();
+    for (int left = count; left > 0 && !status;) {
+        int now = left < batch ? left : batch;
+        for (int i = 0; i < now && !status; i++)
+            status = run_once(measure, row, place);
+        double end = clock_seconds();
+        measure->samples[(*samples)++] = (end - last) / now * 1e6;
+        *spent_us += (end - last) * 1e6;
+        last = end;
+        left -= now;
+    }
+    return status;
+}
+
+/* Beside other load an operation can take a thousand times as long as in the warm-up. So the
+ * operations that the warm-up has planned come in parts, and after most_row_seconds none begins. */
 static enum tutti_status time_row(struct measure *measure, const struct bench_row *row,
                                   enum bench_place place, struct bench_timing *timing,
                                   int *iterations)
 {
     enum tutti_status status = warm_up(measure, row, place, iterations);
+    int batch = batch_of(measure->config, row, *iterations);
+    int done = 0, next = measure->config->iterations ? *iterations : LEAST_ITERATIONS;
+    size_t samples = 0;
+    double spent_us = 0;
+    while (next > 0 && !status) {
+        status = time_batches(measure, row, place, batch, next, &samples, &spent_us);
+        done += next;
+        int left = *iterations - done;
+        next = left < done ? left : done;
+        if (spent_us > most_row_seconds * 1e6)
+            next = 0;
+        if (left > 0 && !status)
+            status = agree(measure, &next);
+    }
     if (status)
         return status;
-    int batch = batch_of(measure->config, row, *iterations);
-    size_t samples = 0, done = 0;
-    double begin = clock_seconds(), last = begin;
-    while (done < (size_t)*iterations && !status) {
-        size_t left = (size_t)*iterations - done;
-        size_t now = left < (size_t)batch ? left : (size_t)batch;
-        for (size_t i = 0; i < now && !status; i++)
-            status = run_once(measure, row, place);
-        double end = clock_seconds();
-        measure->samples[samples++] = (end - last) / (double)now * 1e6;
-        last = end;
-        done += now;
-    }
+    *iterations = done;
     struct stats stats = stats_of(measure->samples, samples);
-    timing->mean_us = (last - begin) / (double)done * 1e6;
+    timing->mean_us = spent_us / done;
     timing->own_us = timing->mean_us;
     timing->p50_us = stats.p50;
     timing->p99_us = stats.p99;
     /* A rank that goes on to compute could take the core of a rank that has not yet seen the end of
      * its last operation. */
-    return status ? status : tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
 }
 
 /* ---- where the cores are --------------------------------------------------------------------- */

@@ -100,7 +100,9 @@ static const struct argp_option options[] = {
      "with a GPU 5 rounds)",
      0},
     {"iters", OPTION_ITERS, "N", 0,
-     "Timed operations (default: what 50 ms take, from 20 to 100000)", 0},
+     "Timed operations (default: what 50 ms take, from 20 to 100000; "
+     "fewer where these take longer than 0.5 s)",
+     0},
     {"check", 'c', "0|1", 0, "Compare every element of every rank, bit for bit (default 1)", 0},
     {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
      "Time limit of set-up and of each operation (default: the library's); GPU ranks wait 10 s "
