@@ -12,7 +12,7 @@ from torch.autograd import profiler
 import tutti
 from tutti._pg import SubmitOptions
 from tutti._tutti import ffi, lib
-from tutti.torch._operands import Operand, moved
+from tutti.torch._operands import Operand, check_receiving, moved
 from tutti.torch._work import Work
 
 # For each function of a communicator: the one of process groups, and whether send and recv have a block for each rank.
@@ -103,6 +103,8 @@ def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device
 
 def start_message(group: tutti.ProcessGroup, title: str, tensor: torch.Tensor, peer: int, tag: int) -> Work:
     is_send = title == "send"
+    if not is_send:
+        check_receiving(title, [tensor])
     operand, stream = Operand(tensor), _stream(tensor.device)
     dtype, count = moved(tensor)
     described, _kept = _describe([(operand.address, count, dtype)], tensor.device)

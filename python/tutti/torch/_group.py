@@ -28,7 +28,8 @@ from tutti._tutti import ffi, lib
 from tutti.torch import _cuda
 from tutti.torch._background import start_collective, start_message
 from tutti.torch._monitored import monitored_barrier
-from tutti.torch._operands import HANDLES, VALUES, Blocks, Operand, moved, reduced_dtype, reduction
+from tutti.torch._operands import (
+    HANDLES, VALUES, Blocks, Operand, address, check_receiving, moved, reduced_dtype, reduction)
 from tutti.torch._work import FINISHED, Together, Work, Worker, run
 
 _groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
@@ -36,7 +37,8 @@ _SIZE_OF_OPTIONS = ffi.sizeof("struct tutti_call_options")
 _ZERO = timedelta(0)
 _WORKS_AT_EXIT_S = 1.0
 _cast, _POINTER, _NULL, _all_reduce = ffi.cast, ffi.typeof("void *"), ffi.NULL, lib.tutti_all_reduce_with
-_AllreduceOptions, _handle_of, _value_of = c10d.AllreduceOptions, HANDLES.get, VALUES.get
+_AllreduceOptions, _handle_of = c10d.AllreduceOptions, HANDLES.get
+_real_value_of = {dtype: value for dtype, value in VALUES.items() if not dtype.is_complex}.get
 _CPU = torch.device("cpu")
 Call = tuple[Any, ...]  # a function of the library, and its arguments before the communicator
 
@@ -170,6 +172,8 @@ class ProcessGroup(dist.ProcessGroup):
                     opts: Any, kept: Any = None) -> Work:
         """Starts calls of the library, as one group of calls if they are several. operands: those that receive."""
         timeout = opts.timeout
+        for operand in operands:
+            check_receiving(title, operand.receivers)
         if device.type not in self._direct:
             work = start_collective(self._background, title, device, calls, operands, outputs,
                                     timeout.total_seconds() if timeout > _ZERO else None, kept)
@@ -198,6 +202,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
         device = self._device("all_reduce", tensors)
         if device.type == "cuda":
+            check_receiving("all_reduce", tensors)
             return self._started(_cuda.all_reduce(self, tensors, device, opts), opts.asyncOp)
         op, kept = reduction(opts.reduceOp)
         operands = [Operand(tensor) for tensor in tensors]
@@ -209,9 +214,12 @@ class ProcessGroup(dist.ProcessGroup):
         if type(opts) is _AllreduceOptions and not opts.asyncOp:
             # The usual case of dist.all_reduce(), without the work for other cases: it takes longer than a small sum.
             (tensor,), op, worker = tensors, _handle_of(hash(opts.reduceOp)), self._worker
-            dtype = _value_of(tensor.dtype)
-            if (dtype is not None and op is not None and not tensor.is_sparse and tensor.is_contiguous()
+            dtype, at = _real_value_of(tensor.dtype), 0
+            # A sparse tensor is not contiguous, a ZeroTensor has no address, and only complex tensors are conjugated.
+            if (dtype is not None and op is not None and tensor.is_contiguous() and not tensor.is_neg()
                     and not profiler._is_profiler_enabled and opts.timeout <= _ZERO):
+                at = tensor.data_ptr()
+            if at:
                 comm, stream = None, _NULL
                 if tensor.is_cpu:
                     if worker.submitted == worker.ended:
@@ -219,7 +227,7 @@ class ProcessGroup(dist.ProcessGroup):
                 elif tensor.is_cuda and tensor.get_device() == self._cuda_index:
                     comm, stream = self._cuda_comm, _cuda.stream_of(self._cuda_index)
                 if comm is not None:
-                    at = _cast(_POINTER, tensor.data_ptr())
+                    at = _cast(_POINTER, at)
                     status = _all_reduce(at, at, tensor.numel(), dtype, op, comm._handle, stream, self._options)
                     if status:
                         self._raise(status, comm)
@@ -262,7 +270,8 @@ class ProcessGroup(dist.ProcessGroup):
         operand = Operand(tensor)
         call = (lib.tutti_reduce_with, at := operand.address, at, tensor.numel(), reduced_dtype(tensor), handle,
                 opts.rootRank)
-        return self._collective("reduce", device, [call], [operand], tensors, opts, kept)
+        received = [operand] if opts.rootRank == self._rank else []
+        return self._collective("reduce", device, [call], received, tensors, opts, (operand, kept))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         if isinstance(outputs, torch.Tensor):
@@ -306,7 +315,8 @@ class ProcessGroup(dist.ProcessGroup):
         operand = Operand(tensor)
         dtype, count = moved(tensor)
         call = (lib.tutti_broadcast_with, at := operand.address, at, count, dtype, opts.rootRank)
-        return self._collective("broadcast", device, [call], [operand], tensors, opts)
+        received = [] if opts.rootRank == self._rank else [operand]
+        return self._collective("broadcast", device, [call], received, tensors, opts, operand)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         if isinstance(inputs, torch.Tensor):
@@ -383,15 +393,22 @@ class ProcessGroup(dist.ProcessGroup):
         self._check_count(outputs)
         self._check_count(inputs)
         receives, sends = [Operand(tensor) for tensor in outputs], [Operand(tensor) for tensor in inputs]
+        return self._all_to_all(device, [operand.memory for operand in receives], [operand.memory for operand in sends],
+                                receives, outputs, _options(c10d.AllToAllOptions, opts))
+
+    def _all_to_all(self, device: torch.device, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+                    operands: Sequence[Operand], result: Any, opts: Any) -> Work:
+        """outputs, inputs: a contiguous tensor for each rank."""
         calls = []
-        for peer, (send, receive) in enumerate(zip(sends, receives)):
-            for function, operand in (lib.tutti_send_with, send), (lib.tutti_recv_with, receive):
-                dtype, count = moved(operand.tensor)
-                calls.append((function, operand.address, count, dtype, peer))
-        return self._collective("all_to_all", device, calls, receives, outputs, _options(c10d.AllToAllOptions, opts), sends)
+        for peer, (given, output) in enumerate(zip(inputs, outputs)):
+            for function, tensor in (lib.tutti_send_with, given), (lib.tutti_recv_with, output):
+                dtype, count = moved(tensor)
+                calls.append((function, address(tensor), count, dtype, peer))
+        return self._collective("all_to_all", device, calls, operands, result, opts, (outputs, inputs))
 
     def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, output_splits: Sequence[int] = (),
                           input_splits: Sequence[int] = (), opts: Any = None) -> Work:
+        device = self._device("all_to_all", [output, given])
         receive, send = Operand(output), Operand(given)
 
         def parts(tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
@@ -400,15 +417,13 @@ class ProcessGroup(dist.ProcessGroup):
                 if rows % self._size:
                     raise InvalidError(f"tutti: all_to_all of {rows} rows by {self._size} ranks, without a list of sizes")
                 splits = [rows // self._size] * self._size
+            self._check_count(splits)
             if sum(splits) != rows:
                 raise InvalidError(f"tutti: all_to_all of {rows} rows, but the sizes {list(splits)}")
             return list(tensor.detach().split(list(splits)))
 
-        work = self.alltoall(parts(receive.memory, output_splits), parts(send.memory, input_splits), opts)
-        if receive.memory is not output:
-            work.wait()
-            receive.done()
-        return work
+        return self._all_to_all(device, parts(receive.memory, output_splits), parts(send.memory, input_splits),
+                                [receive], [output], _options(c10d.AllToAllOptions, opts))
 
     alltoall_base = all_to_all_single
 
@@ -502,13 +517,16 @@ class ProcessGroup(dist.ProcessGroup):
             if tensor.layout is not torch.strided or tensor.device != device or not (tensor.is_cpu or tensor.is_cuda):
                 raise InvalidError(f"tutti: {title} of dense tensors on the CPU or on one CUDA device only, not of "
                                    f"{tensor.layout} on {tensor.device}")
+            if tensor.is_quantized:
+                raise InvalidError(f"tutti: {title} of a quantized tensor, {tensor.dtype}: pass its int_repr(), and the scale "
+                                   f"and the zero point beside it")
         if title != "all_reduce":
             _refuse_capture(f"{title} of", device)
         return device
 
     def _check_count(self, tensors: Sequence[Any]) -> None:
         if len(tensors) != self._size:
-            raise InvalidError(f"tutti: a list of {len(tensors)} tensors for {self._size} ranks")
+            raise InvalidError(f"tutti: a list of {len(tensors)} for {self._size} ranks")
 
     def _check_blocks(self, block: torch.Tensor, whole: torch.Tensor) -> None:
         if whole.numel() != block.numel() * self._size or whole.dtype != block.dtype:

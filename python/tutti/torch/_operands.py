@@ -49,22 +49,65 @@ def moved(tensor: torch.Tensor) -> tuple[int, int]:
     return (value, tensor.numel()) if value is not None else (BYTE, tensor.numel() * tensor.element_size())
 
 
+def _resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor if its memory holds its elements in order, or such a copy. The memory of a tensor that PyTorch has
+    conjugated or negated lazily holds other values; that of a ZeroTensor does not exist."""
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()):
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor.detach())
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements have one address."""
+    if tensor.is_contiguous() or tensor.numel() == 0:
+        return False
+    dims = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size > 1)
+    reach = 0
+    for stride, size in dims:
+        if stride <= reach:
+            break
+        reach += stride * (size - 1)
+    else:
+        return False
+    places = torch.zeros((), dtype=torch.int64)
+    for stride, size in dims:
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return places.unique().numel() != places.numel()
+
+
+def check_receiving(title: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuses tensors that cannot receive a value for each element."""
+    for tensor in tensors:
+        if tensor._is_zerotensor():
+            raise InvalidError(f"tutti: {title} cannot write to a ZeroTensor: pass its clone()")
+        if _overlaps(tensor):
+            raise InvalidError(f"tutti: {title} cannot write to a tensor whose elements share memory, of shape "
+                               f"{tuple(tensor.shape)} and strides {tensor.stride()}: pass its clone()")
+
+
 def address(tensor: torch.Tensor) -> Any:
-    return ffi.cast("void *", tensor.data_ptr())
+    at = tensor.data_ptr()
+    if not at and tensor.numel():
+        raise InvalidError(f"tutti: a {type(tensor).__name__} of shape {tuple(tensor.shape)} has no memory of its own: "
+                           f"pass a tensor that has")
+    return ffi.cast("void *", at)
 
 
 class Operand:
-    """A tensor in contiguous memory: itself, or a copy, which done() writes back."""
+    """A tensor's elements in memory: the tensor itself, or a copy, which done() writes back."""
 
     __slots__ = ("tensor", "memory")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-        self.memory = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+        self.tensor, self.memory = tensor, _resolved(tensor)
 
     @property
     def address(self) -> Any:
-        return ffi.cast("void *", self.memory.data_ptr())
+        return address(self.memory)
+
+    @property
+    def receivers(self) -> Sequence[torch.Tensor]:
+        return [self.tensor]
 
     def done(self) -> None:
         if self.memory is not self.tensor:
@@ -89,7 +132,11 @@ class Blocks:
 
     @property
     def address(self) -> Any:
-        return ffi.cast("void *", self.memory.data_ptr())
+        return address(self.memory)
+
+    @property
+    def receivers(self) -> Sequence[torch.Tensor]:
+        return self.tensors
 
     def done(self) -> None:
         for block, tensor in zip(self.memory, self.tensors):

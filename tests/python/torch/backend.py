@@ -26,6 +26,38 @@ ranks = int(sys.argv[1])
 os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", TUTTI_LOG_FILE="/dev/null")
 
 
+def conjugated(values):
+    return values.conj().resolve_conj().conj()
+
+
+def negated(values):
+    return torch._neg_view(-values)
+
+
+def imaginary(values):
+    """A negated view with gaps."""
+    return torch.complex(torch.zeros(values.shape), -values).conj().imag
+
+
+# Tensors of given values, whose memory holds other values, in another order, or with others between them.
+WRITABLE = {
+    "conjugated": (torch.complex64, conjugated),
+    "conjugated and negated": (torch.complex64, lambda values: torch._neg_view(conjugated(-values))),
+    "conjugated, with gaps": (torch.complex64, lambda values: conjugated(values.repeat_interleave(2))[::2]),
+    "negated": (torch.float32, negated),
+    "negated integers": (torch.int64, negated),
+    "imaginary part": (torch.float32, imaginary),
+    "part of a base": (torch.float32, lambda values: torch.cat((torch.zeros(3), values, torch.zeros(2)))[3:-2]),
+    "with gaps": (torch.float32, lambda values: values.repeat_interleave(3)[::3]),
+}
+# These cannot receive.
+READABLE = {
+    "ZeroTensor": (torch.float32, lambda values: torch._efficientzerotensor(values.shape)),
+    "expanded": (torch.float32, lambda values: values[:1].expand(values.shape)),
+    "overlapping": (torch.float32, lambda values: values.as_strided((len(values) // 2, 2), (1, 1))),
+}
+
+
 class Test(MultiProcessTestCase):
     world_size = ranks
     timeout = timedelta(seconds=60)
@@ -211,6 +243,119 @@ class Test(MultiProcessTestCase):
             dist.broadcast(tensor, self.rank % 2)
         dist.broadcast(tensor.fill_(mine), 0)  # the group goes on
         self.assertEqual(tensor[0].item(), 0)
+
+    def _all_operations(self, given, made):
+        """The results of all operations. given: a tensor of a row for each rank; made(shape, value): one that receives."""
+        world, rows, row = dist.group.WORLD, given.shape, given.shape[1:]
+        mine, first = float(self.rank), self.rank == 0
+        after, before = (self.rank + 1) % ranks, (self.rank - 1) % ranks
+
+        def lists():
+            return [made(row, 0) for _ in range(ranks)]
+
+        def run(start, *operands):
+            work = start(*operands)
+            work.wait()
+            return operands[0]
+
+        yield "all_gather", run(world.allgather, [[made(rows, 0) for _ in range(ranks)]], [given])[0]
+        yield "all_gather_single", [run(world.all_gather_single, made((ranks * rows[0], *row), 0), given)]
+        yield "gather", run(world.gather, [[made(rows, 0) for _ in range(ranks)]] if first else [], [given])[0:1]
+        yield "scatter", run(world.scatter, [made(row, 0)], [list(given)] if first else [])
+        yield "reduce_scatter", run(world.reduce_scatter, [made(row, 0)], [list(given)])
+        yield "reduce_scatter_single", [run(world.reduce_scatter_single, made((1, *row), 0), given)]
+        yield "all_to_all", run(world.alltoall, lists(), list(given))
+        yield "all_to_all_single", [run(world.all_to_all_single, made(rows, 0), given)]
+        for start in (world.allreduce, world.allreduce_coalesced) if world._direct else ():
+            yield start.__name__, run(start, [made(rows, mine + 1)])
+        yield "reduce", run(world.reduce, [made(rows, mine + 1)])
+        yield "broadcast", run(world.broadcast, [given if first else made(rows, 0)])
+        found = made(rows, 0)
+        works = [world.send([given], after), world.recv([found], before)]
+        for work in works:
+            work.wait()
+        yield "messages", [found]
+
+    def test_lazy(self):
+        """Operands whose memory does not hold their elements in order: PyTorch conjugates and negates later. The last rank's
+        are plain: sums of negated values alone would be right by chance."""
+        world = dist.group.WORLD
+
+        def plain(tensor):
+            return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+
+        for direct in ("cpu",), ():
+            world._direct = direct
+            for kind, (dtype, make) in {**WRITABLE, **READABLE}.items():
+                values = (torch.arange(1, 2 * ranks + 1) * (2 + self.rank) + (1j if dtype.is_complex else 0)).to(dtype)
+                given = plain(make(values).view(ranks, 2)) if self.rank == ranks - 1 else make(values).view(ranks, 2)
+
+                def made(shape, value):
+                    values = torch.full((torch.Size(shape).numel(),), value, dtype=dtype)
+                    return (make(values) if kind in WRITABLE and self.rank < ranks - 1 else values).view(shape)
+
+                def made_plain(shape, value):
+                    return plain(made(shape, value))
+
+                for found, expected in zip(self._all_operations(given, made),
+                                           self._all_operations(plain(given), made_plain), strict=True):
+                    for one, other in zip(found[1], expected[1], strict=True):
+                        if isinstance(one, list):
+                            one, other = torch.stack(one), torch.stack(other)
+                        self.assertEqual(plain(one), other, msg=f"{found[0]}, {kind}, {direct}")
+
+    def test_lazy_reduced_at_once(self):
+        """The short way of a synchronous all_reduce."""
+        for kind, (dtype, make) in WRITABLE.items():
+            tensor, options = torch.full((6,), self.rank + 1, dtype=dtype), dist.AllreduceOptions()
+            if self.rank == 0:
+                tensor = make(tensor)
+            options.asyncOp = False
+            dist.group.WORLD.allreduce([tensor], options)
+            self.assertEqual(tensor + 0, torch.full((6,), ranks * (ranks + 1) / 2).to(dtype), msg=kind)
+
+    def test_sparse_lazy(self):
+        tensor = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), negated(torch.tensor([1., 2.])), (3,))
+        dist.all_reduce(tensor)
+        self.assertEqual(tensor.to_dense(), torch.tensor([1., 0., 2.]) * ranks)
+
+    def test_not_receiving(self):
+        """Refused at the call, so the group goes on."""
+        world = dist.group.WORLD
+        plain = torch.ones(ranks, 2)
+        for kind, (_, make) in READABLE.items():
+            tensor, text = make(torch.ones(2 * ranks)).view(ranks, 2), "ZeroTensor" if kind == "ZeroTensor" else "share memory"
+            for call in (lambda: dist.all_reduce(tensor), lambda: dist.all_reduce(tensor, async_op=True),
+                         lambda: dist.reduce(tensor, self.rank), lambda: dist.broadcast(tensor, (self.rank + 1) % ranks),
+                         lambda: dist.all_gather([tensor] * ranks, plain), lambda: dist.recv(tensor, (self.rank + 1) % ranks),
+                         lambda: dist.all_gather_into_tensor(tensor, plain[:1]),
+                         lambda: dist.gather(plain, [tensor] * ranks, self.rank),
+                         lambda: dist.scatter(tensor, [plain] * ranks, self.rank),
+                         lambda: dist.reduce_scatter(tensor, [plain] * ranks),
+                         lambda: dist.reduce_scatter_tensor(tensor, torch.ones(ranks * ranks, 2)),
+                         lambda: dist.all_to_all([tensor] * ranks, [plain] * ranks),
+                         lambda: dist.all_to_all_single(tensor, plain)):
+                with self.assertRaisesRegex(ValueError, text):
+                    call()
+        quantized = torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8)
+        for call in (lambda: dist.broadcast(quantized, 0), lambda: world.allgather([plain] * ranks, quantized),
+                     lambda: world.allreduce([quantized]), lambda: world.send([quantized], 0)):
+            with self.assertRaisesRegex(ValueError, "quantized"):
+                call()
+        with self.assertRaisesRegex(ValueError, "no memory"):
+            world.allreduce([torch._to_functional_tensor(plain)])
+        # Gaps of two strides, so that elements are interleaved but share nothing.
+        woven = torch.zeros(16).as_strided((3, 2), (2, 3))
+        dist.broadcast(woven.fill_(1) if self.rank == 0 else woven, 0)
+        self.assertEqual(woven, torch.ones(3, 2))
+
+    def test_in_place(self):
+        """Operands that are parts of one another."""
+        whole = torch.full((ranks, 2), -1.)
+        dist.all_gather_into_tensor(whole, whole[self.rank].fill_(self.rank))
+        self.assertEqual(whole[:, 0].tolist(), list(range(ranks)))
+        dist.reduce_scatter_tensor(whole[self.rank], whole)
+        self.assertEqual(whole[self.rank].tolist(), [self.rank * ranks] * 2)
 
     # ---- messages
 
