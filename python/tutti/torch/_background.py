@@ -7,13 +7,12 @@ from datetime import timedelta
 from typing import Any, Sequence
 
 import torch
-from torch.autograd import profiler
 
 import tutti
 from tutti._pg import SubmitOptions
 from tutti._tutti import ffi, lib
 from tutti.torch._operands import Operand, check_receiving, moved
-from tutti.torch._work import Work
+from tutti.torch._work import Work, event
 
 # For each function of a communicator: the one of process groups, and whether send and recv have a block for each rank.
 _FUNCTIONS = {
@@ -33,19 +32,12 @@ class BackgroundWork(Work):
     _work: tutti.Work
 
     def start(self, group: tutti.ProcessGroup, function: Any, operands: Sequence[Any], arguments: Sequence[Any],
-              written: Sequence[Any], kept: Any, options: SubmitOptions) -> None:
+              written: Sequence[Any], inputs: Sequence[torch.Tensor], kept: Any, options: SubmitOptions) -> None:
         """written: the operands that receive."""
         self._written = written
         options["callback"] = self._end
-
-        def submit() -> None:
+        with event(self._title, inputs, self):
             self._work = group._submit(function, operands, (written, kept), arguments, options)
-
-        if not profiler._is_profiler_enabled:
-            return submit()
-        with profiler.record_function(f"tutti:{self._title}") as event:
-            submit()
-            event._call_end_callbacks_on_future(self.get_future())
 
     def _end(self, error: tutti.Error | None) -> None:
         with self.on_stream():
@@ -82,7 +74,8 @@ def _stream(device: torch.device) -> Any:
 
 
 def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device, calls: Sequence[tuple[Any, ...]],
-                     written: Sequence[Any], outputs: Any, timeout: float | None, kept: Any) -> Work:
+                     written: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Any, timeout: float | None,
+                     kept: Any) -> Work:
     """Runs the calls of ProcessGroup._collective() as one operation behind the device's current stream."""
     function, arguments = calls[0][0], calls[0][5:]
     if function is lib.tutti_send_with:  # an all-to-all: one message to each rank, one from each
@@ -97,12 +90,14 @@ def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device
     stream = _stream(device)
     work = BackgroundWork(title, outputs, stream)
     work.start(group, function, (send, len(sides[0]), recv, len(sides[1])), arguments, written,
-               kept, {"timeout": timeout, "stream": stream})
+               inputs, kept, {"timeout": timeout, "stream": stream})
     return work
 
 
 def start_message(group: tutti.ProcessGroup, title: str, tensor: torch.Tensor, peer: int, tag: int) -> Work:
     is_send = title == "send"
+    if peer == lib.TUTTI_ANY_SOURCE:
+        title = "recvAnySource"  # as PyTorch's profiler has it
     if not is_send:
         check_receiving(title, [tensor])
     operand, stream = Operand(tensor), _stream(tensor.device)
@@ -110,5 +105,5 @@ def start_message(group: tutti.ProcessGroup, title: str, tensor: torch.Tensor, p
     described, _kept = _describe([(operand.address, count, dtype)], tensor.device)
     work = BackgroundWork(title, [tensor], stream)
     work.start(group, lib.tutti_pg_send if is_send else lib.tutti_pg_recv, [described, peer], [],
-               [] if is_send else [operand], operand, {"tag": tag, "stream": stream})
+               [] if is_send else [operand], [tensor], operand, {"tag": tag, "stream": stream})
     return work

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import _C
-from torch.autograd import profiler
 
 import tutti
 from tutti._errors import InvalidError
 from tutti._tutti import ffi, lib
 from tutti.torch._operands import Operand, reduced_dtype, reduction
-from tutti.torch._work import FINISHED, Work
+from tutti.torch._work import FINISHED, Work, event
 
 if TYPE_CHECKING:
     from tutti.torch._group import ProcessGroup
@@ -67,20 +65,21 @@ def is_capturing(device: torch.device) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
 
-def _recorded(title: str) -> Any:
-    return profiler.record_function(f"tutti:{title}") if profiler._is_profiler_enabled else nullcontext()
-
-
 def all_reduce(group: ProcessGroup, tensors: Sequence[torch.Tensor], device: torch.device, opts: Any) -> Work:
     """The tensors are used by the current stream alone, as PyTorch's allocator expects."""
     comm, (op, kept), limit = _communicator(group, device), reduction(opts.reduceOp), group._limit(opts)
-    with _recorded("all_reduce"):
+    stream = stream_of(device.index)
+    with event("all_reduce", tensors):
         for operand in map(Operand, tensors):
             at, tensor = operand.address, operand.tensor
-            status = lib.tutti_all_reduce_with(at, at, tensor.numel(), reduced_dtype(tensor), op, comm.handle,
-                                               stream_of(device.index), limit)
-            if status:
-                group._raise(status, comm)
+            dtype = reduced_dtype(tensor)
+
+            def call() -> None:
+                status = lib.tutti_all_reduce_with(at, at, tensor.numel(), dtype, op, comm.handle, stream, limit)
+                if status:
+                    group._raise(status, comm)
+
+            group._when_free(call)
             operand.done()
     return CudaWork("all_reduce", tensors, device, kept) if opts.asyncOp else FINISHED
 
@@ -89,7 +88,7 @@ def barrier(group: ProcessGroup, opts: Any) -> Work:
     """The host waits, too, as with NCCL."""
     device = torch.device("cuda", torch.cuda.current_device() if opts.device.index is None else opts.device.index)
     comm, stream = _communicator(group, device), torch.cuda.current_stream(device)
-    with _recorded("barrier"):
+    with event("barrier", []):
         status = lib.tutti_barrier_with(comm.handle, ffi.NULL, 0, stream_of(device.index), group._limit(opts))
         if not status and not is_capturing(device):
             stream.synchronize()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import time
 import weakref
 from datetime import timedelta
 from typing import Any, Callable, Sequence
@@ -23,20 +24,21 @@ from torch._C import _distributed_c10d as c10d
 from torch.autograd import profiler
 
 import tutti
-from tutti._errors import InvalidError, check, milliseconds
+from tutti._errors import ConcurrentError, InvalidError, check, milliseconds
 from tutti._tutti import ffi, lib
 from tutti.torch import _cuda
 from tutti.torch._background import start_collective, start_message
 from tutti.torch._monitored import monitored_barrier
 from tutti.torch._operands import (
     HANDLES, VALUES, Blocks, Operand, address, check_receiving, moved, reduced_dtype, reduction)
-from tutti.torch._work import FINISHED, Together, Work, Worker, run
+from tutti.torch._work import FINISHED, Together, Work, Worker, event, run
 
 _groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 _SIZE_OF_OPTIONS = ffi.sizeof("struct tutti_call_options")
 _ZERO = timedelta(0)
 _WORKS_AT_EXIT_S = 1.0
 _cast, _POINTER, _NULL, _all_reduce = ffi.cast, ffi.typeof("void *"), ffi.NULL, lib.tutti_all_reduce_with
+_CONCURRENT = lib.TUTTI_ERR_CONCURRENT
 _AllreduceOptions, _handle_of = c10d.AllreduceOptions, HANDLES.get
 _real_value_of = {dtype: value for dtype, value in VALUES.items() if not dtype.is_complex}.get
 _CPU = torch.device("cpu")
@@ -63,6 +65,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._background = tutti.ProcessGroup(self._comm.dup(), timeout=seconds)
         self._worker = Worker(f"tutti {name}")
         self._options = ffi.NULL
+        self._is_destroyed = False
         _groups.add(self)
 
     # ---- names and settings
@@ -122,39 +125,41 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- running an operation
 
-    def _start(self, title: str, call: Callable[[], None], outputs: Any, asynchronous: bool, stream: Any = None) -> Work:
-        if profiler._is_profiler_enabled:
-            return self._start_recorded(title, call, outputs, asynchronous, stream)
+    def _start(self, title: str, call: Callable[[], None], inputs: Sequence[torch.Tensor], outputs: Any,
+               asynchronous: bool, stream: Any = None) -> Work:
+        """inputs: what a profiler shows."""
         worker = self._worker
-        if not asynchronous and (worker.is_idle() or worker.is_current()):
-            call()
-            return FINISHED
+        if not asynchronous and not profiler._is_profiler_enabled and (worker.is_idle() or worker.is_current()):
+            try:
+                call()
+                return FINISHED
+            except ConcurrentError:
+                pass  # another thread is inside: the call joins the queue
         work = Work(title, outputs, stream)
-        if worker.is_current():
-            run(call, work)
-        else:
-            worker.submit(call, work)
+        with event(title, inputs, work):
+            if worker.is_current():
+                run(lambda: self._when_free(call), work)
+            else:
+                worker.submit(lambda: self._when_free(call), work)
         return self._started(work, asynchronous)
+
+    def _when_free(self, call: Callable[[], None]) -> None:
+        """Runs a call once no other thread is inside the communicator. That thread found the queue empty before this call
+        joined it, so there is at most one for each thread. It has no means to wake this one."""
+        end = time.monotonic() + self._timeout.total_seconds()
+        while True:
+            try:
+                return call()
+            except ConcurrentError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(50e-6)
 
     def _started(self, work: Work, asynchronous: bool) -> Work:
         if not asynchronous:
             work.wait()
         elif self._coalesced is not None:
             self._coalesced.append(work)
-        return work
-
-    def _start_recorded(self, title: str, call: Callable[[], None], outputs: Any, asynchronous: bool, stream: Any) -> Work:
-        """Starts the work, with a profiler event from the call to the end."""
-        work = Work(title, outputs, stream)
-        with profiler.record_function(f"tutti:{title}") as event:
-            if self._worker.is_current():
-                run(call, work)
-            else:
-                self._worker.submit(call, work)
-            if asynchronous:
-                event._call_end_callbacks_on_future(work.get_future())
-            else:
-                work.wait()
         return work
 
     def _limit(self, opts: Any) -> Any:
@@ -168,14 +173,15 @@ class ProcessGroup(dist.ProcessGroup):
             error.args = (f"the timeout has expired: {error}",)  # programs look for this word
             raise
 
-    def _collective(self, title: str, device: torch.device, calls: Sequence[Call], operands: Sequence[Any], outputs: Any,
-                    opts: Any, kept: Any = None) -> Work:
-        """Starts calls of the library, as one group of calls if they are several. operands: those that receive."""
+    def _collective(self, title: str, device: torch.device, calls: Sequence[Call], operands: Sequence[Any],
+                    inputs: Sequence[torch.Tensor], outputs: Any, opts: Any, kept: Any = None) -> Work:
+        """Starts calls of the library, as one group of calls if they are several. operands: those that receive. inputs: what
+        a profiler shows."""
         timeout = opts.timeout
         for operand in operands:
             check_receiving(title, operand.receivers)
         if device.type not in self._direct:
-            work = start_collective(self._background, title, device, calls, operands, outputs,
+            work = start_collective(self._background, title, device, calls, operands, inputs, outputs,
                                     timeout.total_seconds() if timeout > _ZERO else None, kept)
             return self._started(work, opts.asyncOp)
         options = self._limit(opts)
@@ -195,7 +201,7 @@ class ProcessGroup(dist.ProcessGroup):
             for operand in operands:
                 operand.done()
 
-        return self._start(title, call, outputs, opts.asyncOp)
+        return self._start(title, call, inputs, outputs, opts.asyncOp)
 
     # ---- reductions
 
@@ -208,7 +214,7 @@ class ProcessGroup(dist.ProcessGroup):
         operands = [Operand(tensor) for tensor in tensors]
         calls = [(lib.tutti_all_reduce_with, at := operand.address, at, operand.tensor.numel(),
                   reduced_dtype(operand.tensor), op) for operand in operands]
-        return self._collective("all_reduce", device, calls, operands, tensors, opts, kept)
+        return self._collective("all_reduce", device, calls, operands, tensors, tensors, opts, kept)
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, **more: Any) -> Work:
         if type(opts) is _AllreduceOptions and not opts.asyncOp:
@@ -229,9 +235,10 @@ class ProcessGroup(dist.ProcessGroup):
                 if comm is not None:
                     at = _cast(_POINTER, at)
                     status = _all_reduce(at, at, tensor.numel(), dtype, op, comm._handle, stream, self._options)
-                    if status:
+                    if not status:
+                        return FINISHED
+                    if status != _CONCURRENT and not self._is_destroyed:
                         self._raise(status, comm)
-                    return FINISHED
         opts = _options(c10d.AllreduceOptions, opts, timeout, reduceOp=more.get("op"))
         tensor, = tensors = _listed(tensors)
         if tensor.is_sparse:
@@ -244,6 +251,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
         if int(opts.reduceOp.op) != int(dist.ReduceOp.RedOpType.SUM):
             raise InvalidError("tutti: sparse tensors can only be summed")
+        self._check_open("all_reduce")
         _refuse_capture("all_reduce of sparse", tensor.device)
         timeout = opts.timeout
         stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
@@ -260,18 +268,19 @@ class ProcessGroup(dist.ProcessGroup):
             with torch.no_grad():
                 tensor.copy_(found.to(tensor.device))
 
-        return self._start("all_reduce_sparse", call, [tensor], opts.asyncOp, stream)
+        return self._start("all_reduce_sparse", call, [tensor], [tensor], opts.asyncOp, stream)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
         opts = _rooted(c10d.ReduceOptions, opts, timeout, reduceOp=op)
         tensor, = tensors = _listed(tensors)
         device = self._device("reduce", tensors)
+        self._check_rank("reduce", "root", opts.rootRank)
         handle, kept = reduction(opts.reduceOp)
         operand = Operand(tensor)
         call = (lib.tutti_reduce_with, at := operand.address, at, tensor.numel(), reduced_dtype(tensor), handle,
                 opts.rootRank)
         received = [operand] if opts.rootRank == self._rank else []
-        return self._collective("reduce", device, [call], received, tensors, opts, (operand, kept))
+        return self._collective("reduce", device, [call], received, tensors, tensors, opts, (operand, kept))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         if isinstance(outputs, torch.Tensor):
@@ -280,23 +289,23 @@ class ProcessGroup(dist.ProcessGroup):
         opts = _options(c10d.ReduceScatterOptions, opts, timeout)
         for tensors in inputs:
             self._check_count(tensors)
-        return self._reduce_scatter(device, outputs, [Blocks(tensors, output, filled=True)
-                                                      for tensors, output in zip(inputs, outputs)], opts)
+        sends = [Blocks(tensors, output, filled=True) for tensors, output in zip(inputs, outputs)]
+        return self._reduce_scatter(device, outputs, sends, [tensor for tensors in inputs for tensor in tensors], opts)
 
     def _reduce_scatter(self, device: torch.device, outputs: Sequence[torch.Tensor], sends: Sequence[Any],
-                        opts: Any) -> Work:
+                        inputs: Sequence[torch.Tensor], opts: Any) -> Work:
         op, kept = reduction(opts.reduceOp)
         receives = [Operand(output) for output in outputs]
         calls = [(lib.tutti_reduce_scatter_with, send.address, receive.address, receive.tensor.numel(),
                   reduced_dtype(receive.tensor), op) for send, receive in zip(sends, receives)]
-        return self._collective("reduce_scatter", device, calls, receives, outputs, opts, (sends, kept))
+        return self._collective("reduce_scatter", device, calls, receives, inputs, outputs, opts, (sends, kept))
 
     def reduce_scatter_single_coalesced(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
                                         opts: Any = None) -> Work:
         device = self._device("reduce_scatter", [*outputs, *inputs])
         for output, given in zip(outputs, inputs):
             self._check_blocks(output, given)
-        return self._reduce_scatter(device, outputs, [Operand(tensor) for tensor in inputs],
+        return self._reduce_scatter(device, outputs, [Operand(tensor) for tensor in inputs], inputs,
                                     _options(c10d.ReduceScatterOptions, opts))
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -312,11 +321,12 @@ class ProcessGroup(dist.ProcessGroup):
         opts = _rooted(c10d.BroadcastOptions, opts, timeout)
         tensor, = tensors = _listed(tensors)
         device = self._device("broadcast", tensors)
+        self._check_rank("broadcast", "root", opts.rootRank)
         operand = Operand(tensor)
         dtype, count = moved(tensor)
         call = (lib.tutti_broadcast_with, at := operand.address, at, count, dtype, opts.rootRank)
         received = [] if opts.rootRank == self._rank else [operand]
-        return self._collective("broadcast", device, [call], received, tensors, opts, operand)
+        return self._collective("broadcast", device, [call], received, tensors, tensors, opts, operand)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         if isinstance(inputs, torch.Tensor):
@@ -334,7 +344,7 @@ class ProcessGroup(dist.ProcessGroup):
         for send, receive in zip(sends, receives):
             dtype, count = moved(send.tensor)
             calls.append((lib.tutti_all_gather_with, send.address, receive.address, count, dtype))
-        return self._collective("all_gather", device, calls, receives, outputs, opts, sends)
+        return self._collective("all_gather", device, calls, receives, inputs, outputs, opts, sends)
 
     def allgather_coalesced(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor],
                             opts: Any = None) -> Work:
@@ -363,6 +373,7 @@ class ProcessGroup(dist.ProcessGroup):
         opts = _rooted(c10d.GatherOptions, opts, timeout)
         given, = inputs
         device = self._device("gather", inputs)
+        self._check_rank("gather", "root", opts.rootRank)
         send, receives, to = Operand(given), [], ffi.NULL
         if opts.rootRank == self._rank:
             self._check_count(outputs[0])
@@ -370,7 +381,7 @@ class ProcessGroup(dist.ProcessGroup):
             to = receives[0].address
         dtype, count = moved(given)
         call = (lib.tutti_gather_with, send.address, to, count, dtype, opts.rootRank)
-        return self._collective("gather", device, [call], receives, outputs, opts, send)
+        return self._collective("gather", device, [call], receives, inputs, outputs, opts, send)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         if isinstance(outputs, torch.Tensor):
@@ -378,6 +389,7 @@ class ProcessGroup(dist.ProcessGroup):
         opts = _rooted(c10d.ScatterOptions, opts, timeout)
         output, = outputs
         device = self._device("scatter", outputs)
+        self._check_rank("scatter", "root", opts.rootRank)
         receive, send, source = Operand(output), None, ffi.NULL
         if opts.rootRank == self._rank:
             self._check_count(inputs[0])
@@ -385,7 +397,7 @@ class ProcessGroup(dist.ProcessGroup):
             source = send.address
         dtype, count = moved(output)
         call = (lib.tutti_scatter_with, source, receive.address, count, dtype, opts.rootRank)
-        return self._collective("scatter", device, [call], [receive], outputs, opts, send)
+        return self._collective("scatter", device, [call], [receive], inputs[0] if inputs else [], outputs, opts, send)
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> Work:
         """Messages in one group of calls: the lengths differ from pair to pair of ranks."""
@@ -394,17 +406,17 @@ class ProcessGroup(dist.ProcessGroup):
         self._check_count(inputs)
         receives, sends = [Operand(tensor) for tensor in outputs], [Operand(tensor) for tensor in inputs]
         return self._all_to_all(device, [operand.memory for operand in receives], [operand.memory for operand in sends],
-                                receives, outputs, _options(c10d.AllToAllOptions, opts))
+                                receives, inputs, outputs, _options(c10d.AllToAllOptions, opts))
 
     def _all_to_all(self, device: torch.device, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
-                    operands: Sequence[Operand], result: Any, opts: Any) -> Work:
+                    operands: Sequence[Operand], shown: Sequence[torch.Tensor], result: Any, opts: Any) -> Work:
         """outputs, inputs: a contiguous tensor for each rank."""
         calls = []
         for peer, (given, output) in enumerate(zip(inputs, outputs)):
             for function, tensor in (lib.tutti_send_with, given), (lib.tutti_recv_with, output):
                 dtype, count = moved(tensor)
                 calls.append((function, address(tensor), count, dtype, peer))
-        return self._collective("all_to_all", device, calls, operands, result, opts, (outputs, inputs))
+        return self._collective("all_to_all", device, calls, operands, shown, result, opts, (outputs, inputs))
 
     def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, output_splits: Sequence[int] = (),
                           input_splits: Sequence[int] = (), opts: Any = None) -> Work:
@@ -423,7 +435,7 @@ class ProcessGroup(dist.ProcessGroup):
             return list(tensor.detach().split(list(splits)))
 
         return self._all_to_all(device, parts(receive.memory, output_splits), parts(send.memory, input_splits),
-                                [receive], [output], _options(c10d.AllToAllOptions, opts))
+                                [receive], [given], [output], _options(c10d.AllToAllOptions, opts))
 
     alltoall_base = all_to_all_single
 
@@ -432,6 +444,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _message(self, title: str, tensors: Any, peer: int, tag: int) -> Work:
         tensor, = _listed(tensors)
         self._device(title, [tensor])
+        if peer != lib.TUTTI_ANY_SOURCE:
+            self._check_rank(title, "peer", peer)
         return self._started(start_message(self._background, title, tensor, peer, tag), True)
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Work:
@@ -450,6 +464,7 @@ class ProcessGroup(dist.ProcessGroup):
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
         opts = _options(c10d.BarrierOptions, opts, timeout)
+        self._check_open("barrier")
         if opts.device is not None and opts.device.type == "cuda":
             return _cuda.barrier(self, opts)
         limit = self._limit(opts)
@@ -459,13 +474,14 @@ class ProcessGroup(dist.ProcessGroup):
             if status:
                 self._raise(status)
 
-        return self._start("barrier", call, [], opts.asyncOp)
+        return self._start("barrier", call, [], [], opts.asyncOp)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier through the store: rank 0 names the ranks that do not come in time."""
+        self._check_open("monitored_barrier")
         self._barriers += 1
         monitored_barrier(self._torch_store, f"tutti/monitored/{self._barriers}", self._rank, self._size,
-                          timeout or self._timeout, wait_all_ranks)
+                          self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # ---- coalescing
 
@@ -480,6 +496,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def symmetric(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """The tensor of tutti.torch.empty()."""
+        self._check_open("empty")
         if self._symmetric is None:
             store = tutti.Store.wrap(dist.PrefixStore("symmetric", self._torch_store))
             name = "torch/" + hashlib.sha1(self._name.encode()).hexdigest()
@@ -500,6 +517,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Ends the group on this rank. Operations under way get a second to end."""
+        self._is_destroyed = True
         if not self._worker.stop(_WORKS_AT_EXIT_S):
             self._comm.abort()
             self._worker.stop()
@@ -512,6 +530,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _device(self, title: str, tensors: Sequence[torch.Tensor]) -> torch.device:
         """The device of the operands, on which the operation can run."""
+        self._check_open(title)
         device = tensors[0].device if tensors else _CPU
         for tensor in tensors:
             if tensor.layout is not torch.strided or tensor.device != device or not (tensor.is_cpu or tensor.is_cuda):
@@ -523,6 +542,14 @@ class ProcessGroup(dist.ProcessGroup):
         if title != "all_reduce":
             _refuse_capture(f"{title} of", device)
         return device
+
+    def _check_open(self, title: str) -> None:
+        if self._is_destroyed:
+            raise InvalidError(f"tutti: {title} on process group \"{self._name}\", which has been destroyed")
+
+    def _check_rank(self, title: str, role: str, rank: int) -> None:
+        if not 0 <= rank < self._size:
+            raise InvalidError(f"tutti: {title} with {role} {rank} in a group of {self._size} ranks: 0 to {self._size - 1}")
 
     def _check_count(self, tensors: Sequence[Any]) -> None:
         if len(tensors) != self._size:

@@ -15,15 +15,22 @@ def monitored_barrier(store: Any, key: str, rank: int, size: int, timeout: timed
     the first rank that is missing."""
     milliseconds = round(timeout.total_seconds() * 1000)
     if rank:
+        # PyTorch's tests expect these words.
+        reached = (f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+                   f"rank 0:")
         store.set(f"{key}/{rank}", "")
         try:
             store.wait([f"{key}/answer"], timeout)
         except RuntimeError as error:
-            raise TimeoutError(f"Rank 0 has not answered monitored_barrier of rank {rank} in {milliseconds} ms") from error
+            raise TimeoutError(f"{reached} it has not answered in {milliseconds} ms") from error
         answer = store.get(f"{key}/answer").decode()
         if answer:
-            raise TimeoutError(answer)
+            raise TimeoutError(f"{reached} {answer}")
         return
+    if milliseconds <= 0:
+        answer = "Rank 0 timed out in monitoredBarrier: its time-out is 0"
+        store.set(f"{key}/answer", answer)
+        raise TimeoutError(answer)
     end = time.monotonic() + timeout.total_seconds()
     missing: list[int] = []
     for peer in range(1, size):

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import unittest
 from datetime import timedelta
 
@@ -177,6 +178,42 @@ class Test(MultiProcessTestCase):
         self.assertEqual(future.wait()[0], torch.full((2,), float(ranks ** 3)))
         for work in works:
             work.wait()
+
+    def test_future_is_done(self):
+        """A work's future is done when wait() returns, also inside a callback of it."""
+        done, tensor = [], torch.ones(1)
+        for i in range(1000):
+            work = dist.broadcast(tensor, 0, async_op=True)
+            future = work.get_future()
+            if i == 0:
+                future.add_done_callback(lambda _, work=work: work.wait())
+            work.wait()
+            done.append(future.done() and work.is_completed())
+        self.assertEqual(done.count(False), 0)
+        self.assertTrue(work.wait(timedelta(days=200000)))
+
+    def test_threads(self):
+        """Calls of several threads wait for one another."""
+        def all_reduce(i):
+            tensor = torch.ones(50)
+            work = dist.all_reduce(tensor, async_op=i % 4 == 0)
+            if work:
+                work.wait()
+            return tensor[49].item()
+
+        def all_to_all(i):
+            tensor = torch.empty(ranks)
+            dist.all_to_all_single(tensor, torch.ones(ranks))
+            return tensor.sum().item()
+
+        for call in all_reduce, all_to_all:
+            found = []
+            threads = [threading.Thread(target=lambda: found.extend(map(call, range(200)))) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(found, [ranks] * 600)
 
     def test_coalescing(self):
         tensors = [torch.full((n,), float(self.rank)) for n in range(1, 5)]
@@ -483,12 +520,61 @@ class Test(MultiProcessTestCase):
             with self.assertRaises(tutti.AbortedError):
                 work.wait()
 
+    def test_destroyed(self):
+        """Refused by name."""
+        group = dist.new_group()
+        dist.destroy_process_group(group)
+        tensor, options = torch.ones(ranks), dist.AllreduceOptions()
+        options.asyncOp = False
+        for name, call in (("all_reduce", lambda: group.allreduce([tensor])), ("barrier", lambda: group.barrier()),
+                           ("all_reduce", lambda: group.allreduce([tensor], options)),
+                           ("all_reduce", lambda: group.allreduce([tensor.to_sparse()])),
+                           ("all_to_all", lambda: group.all_to_all_single(tensor, tensor)),
+                           ("send", lambda: group.send([tensor], 0)), ("recv", lambda: group.recv([tensor], 0)),
+                           ("monitored_barrier", lambda: group.monitored_barrier()),
+                           ("empty", lambda: group.symmetric((1,), torch.float32))):
+            with self.assertRaisesRegex(ValueError, f'{name} on process group "{group.group_name}", which has been destroyed'):
+                call()
+
+    def test_roots(self):
+        """Refused at an asynchronous call, too."""
+        world, tensor = dist.group.WORLD, torch.ones(1)
+        for root in 99, ranks, -1:
+            for kind, call in ((dist.BroadcastOptions, lambda options: world.broadcast([tensor], options)),
+                               (dist.ReduceOptions, lambda options: world.reduce([tensor], options)),
+                               (dist.GatherOptions, lambda options: world.gather([], [tensor], options)),
+                               (dist.ScatterOptions, lambda options: world.scatter([tensor], [], options))):
+                options = kind()
+                options.rootRank = root
+                with self.assertRaisesRegex(ValueError, f"root {root} in a group of {ranks} ranks"):
+                    call(options)
+        for call in world.send, world.recv:
+            with self.assertRaisesRegex(ValueError, f"peer 99 in a group of {ranks} ranks"):
+                call([tensor], 99)
+
+    def test_data_parallel_fault(self):
+        """DistributedDataParallel, which is C++, learns that an operation has failed."""
+        for hook in None, dist.BuiltinCommHookType.FP16_COMPRESS:
+            group = dist.new_group()
+            model = torch.nn.parallel.DistributedDataParallel(self._model(), process_group=group)
+            if hook:
+                model._register_builtin_comm_hook(hook)
+            for _ in range(3):  # the second one rebuilds the buckets
+                model(torch.ones(1, 8)).sum().backward()
+            if self.rank == 0:
+                group.abort()
+            with self.assertRaisesRegex(RuntimeError, "aborted"):
+                model(torch.ones(1, 8)).sum().backward()
+            dist.barrier()
+
     def test_monitored_barrier(self):
         world = dist.group.WORLD
         world.monitored_barrier(timedelta(seconds=60))
         if self.rank == 0:
             with self.assertRaisesRegex(RuntimeError, "Rank 1 failed to pass monitoredBarrier in 100 ms"):
                 world.monitored_barrier(timedelta(milliseconds=100))
+            with self.assertRaisesRegex(RuntimeError, "Rank 0 timed out in monitoredBarrier"):
+                world.monitored_barrier(timedelta(0))
 
     # ---- what stands on it
 
@@ -541,17 +627,21 @@ class Test(MultiProcessTestCase):
         whole = self._model()
         self._train(whole, self._batches())
         mine = [batch[2 * self.rank:2 * self.rank + 2] for batch in self._batches()]
-        for hook in None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, powerSGD_hook.powerSGD_hook:
+        exact = None, default_hooks.allreduce_hook, dist.BuiltinCommHookType.ALLREDUCE
+        for hook in (None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, powerSGD_hook.powerSGD_hook,
+                     *dist.BuiltinCommHookType.__members__.values()):
             # Buckets of few bytes, so that there are several in flight.
             model = torch.nn.parallel.DistributedDataParallel(self._model(), bucket_cap_mb=0.001)
             if hook is powerSGD_hook.powerSGD_hook:
                 state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
                 model.register_comm_hook(state, hook)
+            elif isinstance(hook, dist.BuiltinCommHookType):
+                model._register_builtin_comm_hook(hook)
             elif hook:
                 model.register_comm_hook(None, hook)
             self._train(model, mine)
             for one, other in zip(model.module.parameters(), whole.parameters()):
-                self.assertEqual(one, other, atol=1e-5 if hook in (None, default_hooks.allreduce_hook) else 1e-1, rtol=0)
+                self.assertEqual(one, other, atol=1e-5 if hook in exact else 1e-1, rtol=0)
 
     def test_join(self):
         model = torch.nn.parallel.DistributedDataParallel(self._model())
@@ -570,10 +660,24 @@ class Test(MultiProcessTestCase):
             self.assertEqual(one.full_tensor(), other, atol=1e-5, rtol=0)
 
     def test_profiler(self):
-        with torch.profiler.profile() as profile:
-            dist.all_reduce(torch.ones(1))
-            dist.all_reduce(torch.ones(1), async_op=True).wait()
-        self.assertEqual(sum(event.name == "tutti:all_reduce" for event in profile.events()), 2)
+        """Events are there when wait() returns. They are asynchronous, as Gloo's, and have the shapes of the tensors."""
+        tensor, peer = torch.ones(2, 3), self.rank ^ 1
+        with torch.profiler.profile(record_shapes=True) as profile:
+            for _ in range(20):
+                dist.all_reduce(tensor)
+                dist.all_reduce(tensor, async_op=True).wait()
+                dist.all_gather([tensor.clone() for _ in range(ranks)], tensor)
+                dist.barrier()
+                if peer < ranks:
+                    dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, peer)])
+                    dist.recv(tensor.clone())
+        for name, count, shapes in (("all_reduce", 40, [[2, 3]]), ("all_gather", 20, [[2, 3]]), ("barrier", 20, []),
+                                    *[(name, 20 * (peer < ranks), [[2, 3]]) for name in ("send", "recvAnySource")]):
+            events = [event for event in profile.events() if event.name == f"tutti:{name}"]
+            self.assertEqual(len(events), count, msg=name)
+            for event in events:
+                self.assertTrue(event.is_async, msg=name)
+                self.assertEqual(event.input_shapes, shapes, msg=name)
 
 
 OWN_START = {"test_timeout", "test_composite"}
