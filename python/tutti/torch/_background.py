@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -30,6 +30,7 @@ class BackgroundWork(Work):
     """wait() moves the data itself if the group's thread has not begun."""
 
     _work: tutti.Work
+    explain: Callable[[BaseException], None] | None = None
 
     def start(self, group: tutti.ProcessGroup, function: Any, operands: Sequence[Any], arguments: Sequence[Any],
               written: Sequence[Any], inputs: Sequence[torch.Tensor], kept: Any, options: SubmitOptions) -> None:
@@ -39,16 +40,25 @@ class BackgroundWork(Work):
         with event(self._title, inputs, self):
             self._work = group._submit(function, operands, (written, kept), arguments, options)
 
-    def _end(self, error: tutti.Error | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         with self.on_stream():
-            if error is None:
-                for operand in self._written:
-                    operand.done()
+            try:
+                if error is None:
+                    for operand in self._written:
+                        operand.done()
+                elif self.explain:
+                    self.explain(error)
+            except BaseException as raised:
+                error = raised
             self.finish(error)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds()
-        self._work.wait(seconds if seconds > 0 else None)
+        try:
+            self._work.wait(seconds if seconds > 0 else None)
+        except tutti.Error:
+            if not self._work._test()[0]:  # this wait's own time-out
+                raise
         return super().wait()
 
     def source_rank(self) -> int:
@@ -75,7 +85,7 @@ def _stream(device: torch.device) -> Any:
 
 def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device, calls: Sequence[tuple[Any, ...]],
                      written: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Any, timeout: float | None,
-                     kept: Any) -> Work:
+                     kept: Any, explain: Callable[[BaseException], None] | None) -> Work:
     """Runs the calls of ProcessGroup._collective() as one operation behind the device's current stream."""
     function, arguments = calls[0][0], calls[0][5:]
     if function is lib.tutti_send_with:  # an all-to-all: one message to each rank, one from each
@@ -89,6 +99,7 @@ def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device
     (send, kept_send), (recv, kept_recv) = [_describe(side, device) for side in sides]
     stream = _stream(device)
     work = BackgroundWork(title, outputs, stream)
+    work.explain = explain
     work.start(group, function, (send, len(sides[0]), recv, len(sides[1])), arguments, written,
                inputs, kept, {"timeout": timeout, "stream": stream})
     return work

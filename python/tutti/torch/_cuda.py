@@ -88,11 +88,17 @@ def barrier(group: ProcessGroup, opts: Any) -> Work:
     """The host waits, too, as with NCCL."""
     device = torch.device("cuda", torch.cuda.current_device() if opts.device.index is None else opts.device.index)
     comm, stream = _communicator(group, device), torch.cuda.current_stream(device)
-    with event("barrier", []):
+
+    def call() -> None:
         status = lib.tutti_barrier_with(comm.handle, ffi.NULL, 0, stream_of(device.index), group._limit(opts))
-        if not status and not is_capturing(device):
+        if status:
+            group._raise(status, comm)
+
+    with event("barrier", []):
+        group._when_free(call)
+        if not is_capturing(device):
             stream.synchronize()
             status = lib.tutti_comm_status(comm.handle, ffi.NULL)
-    if status:
-        group._raise(status, comm)
+            if status:
+                group._raise(status, comm)
     return CudaWork("barrier", [], device, None) if opts.asyncOp else FINISHED

@@ -16,7 +16,7 @@ import hashlib
 import time
 import weakref
 from datetime import timedelta
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NoReturn, Sequence
 
 import torch
 import torch.distributed as dist
@@ -41,6 +41,7 @@ _cast, _POINTER, _NULL, _all_reduce = ffi.cast, ffi.typeof("void *"), ffi.NULL, 
 _CONCURRENT = lib.TUTTI_ERR_CONCURRENT
 _AllreduceOptions, _handle_of = c10d.AllreduceOptions, HANDLES.get
 _real_value_of = {dtype: value for dtype, value in VALUES.items() if not dtype.is_complex}.get
+_REFUSAL_BYTES = 4099  # of messages that no caller sends
 _CPU = torch.device("cpu")
 Call = tuple[Any, ...]  # a function of the library, and its arguments before the communicator
 
@@ -53,7 +54,7 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str = "") -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._name, self._desc = rank, size, name, ""
-        self._torch_store, self._barriers = store, 0
+        self._torch_store, self._barriers, self._exchanges = store, 0, 0
         self._symmetric: tutti.SymmetricGroup | None = None
         self._cuda_comm: tutti.Communicator | None = None
         self._cuda_index = -1  # the device of _cuda_comm
@@ -166,23 +167,29 @@ class ProcessGroup(dist.ProcessGroup):
         """The options with the time-out of a call."""
         return _call_options(opts.timeout) if opts.timeout > _ZERO else self._options
 
-    def _raise(self, status: int, comm: tutti.Communicator | None = None) -> None:
+    def _raise(self, status: int, comm: tutti.Communicator | None = None,
+               explain: Callable[[BaseException], None] | None = None) -> None:
         try:
             (comm or self._comm)._raise(status)
+        except tutti.MismatchError as error:
+            if explain:
+                explain(error)
+            raise
         except tutti.TimeoutError as error:
             error.args = (f"the timeout has expired: {error}",)  # programs look for this word
             raise
 
     def _collective(self, title: str, device: torch.device, calls: Sequence[Call], operands: Sequence[Any],
-                    inputs: Sequence[torch.Tensor], outputs: Any, opts: Any, kept: Any = None) -> Work:
+                    inputs: Sequence[torch.Tensor], outputs: Any, opts: Any, kept: Any = None,
+                    explain: Callable[[BaseException], None] | None = None) -> Work:
         """Starts calls of the library, as one group of calls if they are several. operands: those that receive. inputs: what
-        a profiler shows."""
+        a profiler shows. explain: completes an error."""
         timeout = opts.timeout
         for operand in operands:
             check_receiving(title, operand.receivers)
         if device.type not in self._direct:
             work = start_collective(self._background, title, device, calls, operands, inputs, outputs,
-                                    timeout.total_seconds() if timeout > _ZERO else None, kept)
+                                    timeout.total_seconds() if timeout > _ZERO else None, kept, explain)
             return self._started(work, opts.asyncOp)
         options = self._limit(opts)
 
@@ -197,7 +204,7 @@ class ProcessGroup(dist.ProcessGroup):
                     function(*arguments, handle, ffi.NULL, options)
                 status = lib.tutti_group_end()  # also the status of a refused call
             if status:
-                self._raise(status)
+                self._raise(status, explain=explain)
             for operand in operands:
                 operand.done()
 
@@ -408,34 +415,71 @@ class ProcessGroup(dist.ProcessGroup):
         return self._all_to_all(device, [operand.memory for operand in receives], [operand.memory for operand in sends],
                                 receives, inputs, outputs, _options(c10d.AllToAllOptions, opts))
 
+    def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, output_splits: Sequence[int] = (),
+                          input_splits: Sequence[int] = (), opts: Any = None) -> Work:
+        device = self._device("all_to_all", [output, given])
+        receive, send = Operand(output), Operand(given)
+        try:
+            outputs, inputs = self._parts(receive.memory, output_splits), self._parts(send.memory, input_splits)
+        except InvalidError as error:
+            self._refuse_all_to_all(device, error)
+        return self._all_to_all(device, outputs, inputs, [receive], [given], [output],
+                                _options(c10d.AllToAllOptions, opts))
+
+    def _parts(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
+        rows = tensor.size(0) if tensor.dim() else 0
+        if not splits:
+            if rows % self._size:
+                raise InvalidError(f"tutti: all_to_all of {rows} rows by {self._size} ranks, without a list of sizes")
+            splits = [rows // self._size] * self._size
+        self._check_count(splits)
+        if sum(splits) != rows or min(splits) < 0:
+            raise InvalidError(f"tutti: all_to_all of {rows} rows, but the sizes {list(splits)}")
+        return list(tensor.detach().split(list(splits)))
+
     def _all_to_all(self, device: torch.device, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
                     operands: Sequence[Operand], shown: Sequence[torch.Tensor], result: Any, opts: Any) -> Work:
         """outputs, inputs: a contiguous tensor for each rank."""
+        given, taken = inputs[self._rank], outputs[self._rank]
+        if given.numel() != taken.numel() or given.dtype != taken.dtype:
+            self._refuse_all_to_all(device, InvalidError(
+                f"tutti: all_to_all, in which rank {self._rank} sends {given.numel()} elements of {given.dtype} to itself, "
+                f"and receives {taken.numel()} of {taken.dtype}"))
+        return self._exchange(device, outputs, inputs, operands, shown, result, opts)
+
+    def _exchange(self, device: torch.device, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+                  operands: Sequence[Operand], shown: Sequence[torch.Tensor], result: Any, opts: Any) -> Work:
         calls = []
         for peer, (given, output) in enumerate(zip(inputs, outputs)):
             for function, tensor in (lib.tutti_send_with, given), (lib.tutti_recv_with, output):
                 dtype, count = moved(tensor)
                 calls.append((function, address(tensor), count, dtype, peer))
-        return self._collective("all_to_all", device, calls, operands, shown, result, opts, (outputs, inputs))
+        self._exchanges += 1
+        number = self._exchanges
+        return self._collective("all_to_all", device, calls, operands, shown, result, opts, (outputs, inputs),
+                                lambda error: self._explain(error, number))
 
-    def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, output_splits: Sequence[int] = (),
-                          input_splits: Sequence[int] = (), opts: Any = None) -> Work:
-        device = self._device("all_to_all", [output, given])
-        receive, send = Operand(output), Operand(given)
+    def _explain(self, error: Any, number: int) -> None:
+        """Adds to a MismatchError why ranks have refused all-to-all `number` of the group."""
+        keys = [f"tutti/refused/{number}/{rank}" for rank in range(self._size)]
+        if not isinstance(error, tutti.MismatchError):
+            return
+        try:
+            reasons = [self._torch_store.get(key).decode() for key in keys if self._torch_store.check([key])]
+        except RuntimeError as gone:
+            reasons = [f"the store tells no more: {gone}"]
+        error.args = ("; ".join([str(error), *reasons]),)
 
-        def parts(tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
-            rows = tensor.size(0) if tensor.dim() else 0
-            if not splits:
-                if rows % self._size:
-                    raise InvalidError(f"tutti: all_to_all of {rows} rows by {self._size} ranks, without a list of sizes")
-                splits = [rows // self._size] * self._size
-            self._check_count(splits)
-            if sum(splits) != rows:
-                raise InvalidError(f"tutti: all_to_all of {rows} rows, but the sizes {list(splits)}")
-            return list(tensor.detach().split(list(splits)))
-
-        return self._all_to_all(device, parts(receive.memory, output_splits), parts(send.memory, input_splits),
-                                [receive], [given], [output], _options(c10d.AllToAllOptions, opts))
+    def _refuse_all_to_all(self, device: torch.device, error: InvalidError) -> NoReturn:
+        """Refuses a call whose sizes this rank alone may have got wrong. The others get messages that cannot be theirs, and so
+        tutti.MismatchError at once. If all ranks refuse their calls, these messages match, and the group goes on."""
+        self._torch_store.set(f"tutti/refused/{self._exchanges + 1}/{self._rank}",
+                              f"rank {self._rank} has refused its call: {error}")
+        blocks = torch.empty((2, self._size, _REFUSAL_BYTES), dtype=torch.uint8, device=device)
+        options = c10d.AllToAllOptions()
+        options.asyncOp = True
+        self._exchange(device, blocks[0], blocks[1], [], [], [], options)
+        raise error
 
     alltoall_base = all_to_all_single
 

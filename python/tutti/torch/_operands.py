@@ -72,7 +72,7 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     places = torch.zeros((), dtype=torch.int64)
     for stride, size in dims:
         places = places.unsqueeze(-1) + torch.arange(size) * stride
-    return places.unique().numel() != places.numel()
+    return bool(places.unique().numel() != places.numel())
 
 
 def check_receiving(title: str, tensors: Sequence[torch.Tensor]) -> None:

@@ -7,13 +7,13 @@ from typing import Any, List, Sequence
 import torch
 
 
-@torch.jit.script
+@torch.jit.script  # type: ignore[untyped-decorator]
 def _wait(before: torch.jit.Future[int], tensors: List[torch.Tensor]) -> List[torch.Tensor]:
     torch.jit.wait(before)
     return tensors
 
 
-@torch.jit.script
+@torch.jit.script  # type: ignore[untyped-decorator]
 def _start(before: torch.jit.Future[int], tensors: List[torch.Tensor]) -> torch.jit.Future[List[torch.Tensor]]:
     return torch.jit.fork(_wait, before, tensors)
 

@@ -150,8 +150,23 @@ class Test(MultiProcessTestCase):
             expected = [torch.arange(2. * first, 2. * (first + self.rank + 1)).view(-1, 2) + 100 * peer
                         for peer in range(ranks)]
             self.assertEqual(output, torch.cat(expected))
-        with self.assertRaisesRegex(ValueError, "rows"):
+        with self.assertRaisesRegex(ValueError, "rows"):  # on all ranks: the group goes on
             dist.all_to_all_single(torch.empty(ranks + 1), torch.empty(ranks + 1))
+        dist.all_to_all_single(output := torch.empty(ranks), torch.full((ranks,), float(self.rank)))
+        self.assertEqual(output.tolist(), list(range(ranks)))
+
+    def test_all_to_all_refused(self):
+        """The other ranks learn at once why one rank refuses its call, not after their time-out."""
+        for direct in ("cpu",), ():
+            for wrong, reason in ([2] * ranks, "but the sizes"), ([1] * (ranks - 1) + [2], "to itself"):
+                group = dist.new_group()
+                group._direct = direct
+                last = self.rank == ranks - 1
+                splits = wrong if last else [1] * ranks
+                given = torch.ones(ranks + (last and "itself" in reason))
+                with self.assertRaisesRegex(tutti.InvalidError if last else tutti.MismatchError, reason):
+                    dist.all_to_all_single(torch.empty(ranks), given, None, splits, group=group)
+                dist.barrier()
 
     def test_mixed(self):
         """One rank calls asynchronously, the others do not; asynchronous calls before synchronous ones."""
