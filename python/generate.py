@@ -42,6 +42,7 @@ extern "Python" {
                                                void *value, size_t capacity, size_t *size);
     enum tutti_status tutti_python_delete_key(void *context, const char *key, bool *deleted);
     enum tutti_status tutti_python_num_keys(void *context, int64_t *count);
+    void tutti_python_close(void *context);
 }
 int tutti_python_callers(const void *handle);
 void tutti_python_forked(void);

@@ -272,7 +272,9 @@ typedef struct tutti_store tutti_store_t;
  * A caller's own store. Each function gets the context of tutti_store_from_ops(). The library
  * passes on the status that it returns. Keys are NUL-terminated, values are any bytes. A time-out
  * is positive, or negative for no limit. Several threads may call at once; a call that waits must
- * not block the others. Functions without a time-out must return soon: the library cannot end them.
+ * not block the others. Functions without a time-out must return soon. A set-up calls them in
+ * threads of its own. It leaves a function alone that has not returned by its deadline; after such
+ * a call, close is called when the function has returned.
  */
 struct tutti_store_ops {
     size_t struct_size;

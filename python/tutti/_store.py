@@ -80,14 +80,18 @@ class Store(Handle):
         """A store of the caller's own: an object with the methods of torch.distributed.Store.
 
         These are set, get, wait (with a datetime.timedelta), add, check, compare_set, delete_key and num_keys. Threads of
-        the library may call them, several at once; one that waits must not block the others.
+        the library may call them, several at once; one that waits must not block the others. Values are bytes that may be no
+        text. A set-up leaves a method alone that has not returned by the set-up's deadline.
         """
         own = _Wrapped(store)
         context, handle = ffi.new_handle(own), ffi.new("tutti_store_t **")
         ops = ffi.new("struct tutti_store_ops *", {"struct_size": ffi.sizeof("struct tutti_store_ops")})
         for name in _OPS:
             setattr(ops, name, getattr(lib, f"tutti_python_{name}"))
+        ops.close = lib.tutti_python_close
         check(lib.tutti_store_from_ops(ops, context, handle))
+        own.context = context
+        _used.add(own)
         return cls._of(handle[0], (own, context))
 
     @property
@@ -186,8 +190,18 @@ class Store(Handle):
 class _Wrapped:
     """A store of the caller's, for the callbacks below."""
 
+    context: Any
+
     def __init__(self, store: Any) -> None:
         self.store, self.exception = store, None
+
+
+_used: set[_Wrapped] = set()  # until no call can come any more; a call may be under way when the handle is closed
+
+
+@ffi.def_extern(name="tutti_python_close")  # type: ignore[untyped-decorator]
+def _close(context: Any) -> None:
+    _used.discard(ffi.from_handle(context))
 
 
 _OPS: list[str] = []
@@ -218,7 +232,8 @@ class _TooLong(Exception):
     """A value is longer than the caller's buffer."""
 
 
-def _give(value: bytes, buffer: Any, capacity: int, size: Any) -> None:
+def _give(found: bytes | str, buffer: Any, capacity: int, size: Any) -> None:
+    value = _bytes(found)
     if size:
         size[0] = len(value)
     if buffer:
@@ -244,10 +259,26 @@ def _set(store: Any, key: Any, value: Any, size: int) -> None:
     store.set(text(key), bytes(ffi.buffer(value, size)))
 
 
+_ABSENT = "tutti: absent"  # no value of a key
+
+
+def _look(store: Any, key: str) -> Any:
+    """The value of key now, None if there is none. PyTorch's get() waits, as long as the store likes, for a key that a peer
+    has deleted meanwhile; compare_set() returns at once, and what it was told to expect if the key is absent."""
+    found = store.compare_set(key, _ABSENT, _ABSENT)
+    return None if found in (_ABSENT, _ABSENT.encode()) else found
+
+
 @_store_op
 def _get(store: Any, key: Any, timeout_ms: int, value: Any, capacity: int, size: Any) -> None:
-    _wait_for(store, [text(key)], timeout_ms)
-    _give(store.get(text(key)), value, capacity, size)
+    name, end = text(key), time.monotonic() + timeout_ms / 1000
+    while True:
+        left_ms = round((end - time.monotonic()) * 1000)
+        _wait_for(store, [name], timeout_ms if timeout_ms < 0 else max(left_ms, 0))
+        found = _look(store, name)
+        if found is not None:
+            break
+    _give(found, value, capacity, size)
 
 
 @_store_op
@@ -280,7 +311,7 @@ def _text_or_bytes(data: Any, size: int) -> str | bytes:
 def _compare_set(store: Any, key: Any, expected: Any, expected_size: int, desired: Any, desired_size: int, value: Any,
                  capacity: int, size: Any) -> None:
     found = store.compare_set(text(key), _text_or_bytes(expected, expected_size), _text_or_bytes(desired, desired_size))
-    _give(found if isinstance(found, bytes) else found.encode(), value, capacity, size)
+    _give(found, value, capacity, size)
 
 
 @_store_op

@@ -10,8 +10,9 @@
  * rank that gets nothing for a while looks around: whether the processes that it knows still run,
  * whether another process has its number, and which ranks are missing.
  *
- * When a communicator is complete its ranks delete their keys; one counter for each name stays. If
- * a rank died meanwhile, the keys of that meeting stay.
+ * A rank deletes its keys when all ranks have met in the arenas (meet_end()), since until then a
+ * peer may look at them; one counter for each name stays. If a rank died meanwhile, the keys of
+ * that meeting stay.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -245,12 +246,12 @@ static enum tutti_status follow(struct meet_view *view)
         memset(result, 0, sizeof *result); /* it may be of an earlier meeting */
         return status;
     }
-    const bool mismatch = result->status == TUTTI_ERR_MISMATCH;
-    answer_delete(view);
-    if (!mismatch)
-        meet_own_end(view, TUTTI_OK);
     if (result->status == TUTTI_OK)
         return TUTTI_OK;
+    const bool mismatch = result->status == TUTTI_ERR_MISMATCH;
+    answer_delete(view); /* tells rank 0 that this rank has the result */
+    if (!mismatch)
+        meet_own_end(view, TUTTI_OK);
     status = meet_reported(result->status, result->text);
     if (mismatch) /* another process with this rank's number reads the error in this key */
         meet_own_end(view, status);
@@ -427,6 +428,31 @@ static void linger(struct lead *self)
     }
 }
 
+/* Rank 0 may serve the store, which then ends with it. So wait, at most LINGER_MS, until each rank
+ * that has answered has read the result, or has ended. */
+static void await_readers(const struct lead *self)
+{
+    const struct meet_view *view = self->view;
+    const int64_t deadline = deadline_after(LINGER_MS);
+    struct rank_set unread = self->met;
+    for (;;) {
+        unread = rank_set_minus(unread, meet_ended(view, unread));
+        for (int r = rank_set_next(unread, -1); r >= 0; r = rank_set_next(unread, r)) {
+            char key[MEET_KEY_BYTES];
+            const char *const keys[] = {key};
+            bool there = false;
+            meet_answer_key_make(key, view, r);
+            if (tutti_store_check(view->store, keys, 1, &there) != TUTTI_OK)
+                return;
+            if (!there)
+                rank_set_remove(&unread, r);
+        }
+        if (rank_set_empty(unread) || deadline_passed(deadline))
+            return;
+        nap(DEATH_LOOK_MS);
+    }
+}
+
 /* Tell all ranks how the meeting came out, and return it. */
 static enum tutti_status conclude(struct lead *self, enum tutti_status outcome)
 {
@@ -439,6 +465,8 @@ static enum tutti_status conclude(struct lead *self, enum tutti_status outcome)
         return status;
     if (status == TUTTI_OK && outcome != TUTTI_ERR_TIMEOUT && outcome != TUTTI_ERR_ABORTED)
         linger(self);
+    if (status == TUTTI_OK)
+        await_readers(self);
     return meet_reported(result->status, result->text);
 }
 
@@ -459,7 +487,8 @@ static enum tutti_status lead(struct meet_view *view)
     memcpy(self.records, view->call->record, view->call->record_bytes);
     POINT("meet.led");
     status = conclude(&self, gather(&self));
-    meet_own_end(view, status);
+    if (status != TUTTI_OK)
+        meet_own_end(view, status);
     return status;
 }
 

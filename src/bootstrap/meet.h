@@ -37,9 +37,11 @@ struct meet_call {
  */
 enum tutti_status meet(const struct meet_call *call, struct meeting *meeting);
 
-/* Deletes the key that stays behind meet(), once all ranks have returned. Best effort: a store that
- * has stopped gets STORE_GRACE_MS. */
-void meet_end(const tutti_store_t *store, const char *name, const uint8_t nonce[16]);
+/* Deletes the keys that this rank has left in a meeting that succeeded. A rank may look at them
+ * until all ranks have met in the arenas (all_met). If they do not meet, the result stays, which a
+ * rank may not have read yet. Best effort: a store that has stopped gets STORE_GRACE_MS a key. */
+void meet_end(const tutti_store_t *store, const char *name, int rank, const uint8_t nonce[16],
+              bool all_met);
 
 /* A number that no communicator of this name has had on the store. */
 enum tutti_status meet_generation(tutti_store_t *store, const char *name, int64_t *generation);

@@ -25,7 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RANKS_BYTES = 300, LOOKS = 25 };
+enum { RANKS_BYTES = 300 };
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
@@ -39,15 +39,6 @@ static void token_make(const uint8_t bytes[16], char token[MEET_TOKEN_BYTES])
 void meet_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what, const char *detail)
 {
     snprintf(key, MEET_KEY_BYTES, "tutti/%s/%s/%s", name, what, detail);
-}
-
-void meet_end(const tutti_store_t *store, const char *name, const uint8_t nonce[16])
-{
-    struct tutti_store view = store_bounded(store, deadline_now(), NULL);
-    char token[MEET_TOKEN_BYTES], key[MEET_KEY_BYTES];
-    token_make(nonce, token); /* rank 0's */
-    meet_key_make(key, name, "go", token);
-    (void)tutti_store_delete(&view, key, NULL);
 }
 
 void meet_answer_key_make(char key[MEET_KEY_BYTES], const struct meet_view *view, int rank)
@@ -69,6 +60,22 @@ void meet_key_delete(const struct meet_view *view, const char *key)
     bool deleted;
     /* A store may be unable to delete. No rank waits for the tokens in old keys. */
     (void)tutti_store_delete(view->store, key, &deleted);
+}
+
+void meet_end(const tutti_store_t *store, const char *name, int rank, const uint8_t nonce[16],
+              bool all_met)
+{
+    struct tutti_store bounded = store_bounded(store, deadline_now(), NULL);
+    struct meet_view view = {.store = &bounded, .name = name, .rank = rank};
+    char key[MEET_KEY_BYTES];
+    token_make(nonce, view.lead); /* rank 0's */
+    meet_own_end(&view, TUTTI_OK);
+    if (rank > 0)
+        meet_answer_key_make(key, &view, rank);
+    else
+        meet_key_make(key, name, "go", view.lead);
+    if (rank > 0 || all_met)
+        meet_key_delete(&view, key);
 }
 
 enum tutti_status meet_get(const struct meet_view *view, const char *key, int64_t timeout_ms,
@@ -96,6 +103,13 @@ enum tutti_status meet_unanswered(const struct meet_view *view, struct rank_set 
     return status;
 }
 
+/* What the store holds is not trusted. */
+static void join_end_texts(struct meet_join *join)
+{
+    join->token[MEET_TOKEN_BYTES - 1] = 0;
+    join->text[MEET_TEXT_BYTES - 1] = 0;
+}
+
 enum tutti_status meet_join_await(const struct meet_view *view, int rank, int64_t timeout_ms,
                                   struct meet_join *join)
 {
@@ -105,8 +119,7 @@ enum tutti_status meet_join_await(const struct meet_view *view, int rank, int64_
     enum tutti_status status = meet_get(view, key, timeout_ms, join, sizeof *join, &size);
     if (status == TUTTI_OK)
         status = store_value_check(key, size, sizeof *join);
-    join->token[MEET_TOKEN_BYTES - 1] = 0;
-    join->text[MEET_TEXT_BYTES - 1] = 0;
+    join_end_texts(join);
     return status;
 }
 
@@ -114,19 +127,10 @@ enum tutti_status meet_join_look_up(const struct meet_view *view, int rank, stru
                                     bool *there)
 {
     char key[MEET_KEY_BYTES];
-    const char *keys[] = {key};
-    enum tutti_status status = TUTTI_ERR_TIMEOUT;
-    *there = false;
     join_key_make(key, view->name, rank);
-    /* The rank may delete its key before the get. A busy store may answer late. */
-    for (int i = 0; i < LOOKS && status == TUTTI_ERR_TIMEOUT; i++) {
-        status = tutti_store_check(view->store, keys, 1, there);
-        if (status != TUTTI_OK || !*there)
-            return status;
-        status = meet_join_await(view, rank, MEET_LOOK_MS, join);
-    }
-    *there = status == TUTTI_OK;
-    return status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
+    enum tutti_status status = store_look_up(view->store, key, join, sizeof *join, there);
+    join_end_texts(join);
+    return status;
 }
 
 static enum tutti_status own_set(const struct meet_view *view)

@@ -493,19 +493,23 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     const struct links links = comm_links_of(comm);
     enum tutti_status status =
         records_get(comm, work, &exchanger, agreed != NULL, &meeting, deadline);
+    const bool has_met = status == TUTTI_OK && !agreed;
     if (status == TUTTI_OK)
         status = host_records_compare(work->records, comm->rank, comm->world_size);
     if (status == TUTTI_OK)
         status = links_agree(&links, work->records, &exchanger, deadline);
     if (status == TUTTI_OK)
         status = groups_open(comm, work, interrupt, &gather, deadline);
-    if (status != TUTTI_OK)
+    if (status == TUTTI_OK) {
+        ready_set(comm);
+        exchanger_end(&exchanger, deadline);
+    }
+    if (!has_met)
         return status;
-    ready_set(comm);
-    exchanger_end(&exchanger, deadline);
-    if (comm->rank == 0 && !agreed) /* all ranks have returned from meet() */
-        meet_end(store, comm->name, comm->nonce);
-    return TUTTI_OK;
+    char text[sizeof comm->reason];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    meet_end(store, comm->name, comm->rank, comm->nonce, status == TUTTI_OK);
+    return status == TUTTI_OK ? status : error_set(status, "%s", text);
 }
 
 static enum tutti_status workspace_create(const struct tutti_comm *comm,

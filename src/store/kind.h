@@ -52,6 +52,7 @@ struct store_call {
     int64_t deadline;
     int64_t ask_at;                    /* when the interrupt is asked next */
     const struct interrupt *interrupt; /* may be NULL */
+    bool is_bounded;                   /* of a handle that store_bounded() made */
     bool is_pointless;                 /* as ask_pointless() says: only one more look is left */
 };
 

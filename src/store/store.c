@@ -63,6 +63,7 @@ struct tutti_store store_bounded(const tutti_store_t *store, int64_t deadline,
                                  const struct interrupt *interrupt)
 {
     struct tutti_store view = *store;
+    view.is_bounded = true;
     view.deadline = deadline;
     view.interrupt = interrupt;
     return view;
@@ -201,6 +202,7 @@ static void set_times(struct store_call *call, const tutti_store_t *store, int64
     call->deadline = deadline_after(timeout_ms);
     call->ask_at = deadline_after(waits(call) ? INTERRUPT_MS : STORE_GRACE_MS);
     call->interrupt = store->interrupt;
+    call->is_bounded = store->is_bounded;
 }
 
 static enum tutti_status check_value(const char *name, struct store_bytes value)
@@ -399,16 +401,15 @@ enum tutti_status store_answers(tutti_store_t *store, const char *key)
 enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *value, size_t bytes,
                                 bool *there)
 {
-    size_t size = bytes;
-    struct store_call call = {
-        .op = STORE_GET, .values = value, .each = bytes, .sizes = &size, .is_there = true};
-    enum tutti_status status = tutti_store_check(store, &key, 1, there);
-    if (status != TUTTI_OK || !*there)
-        return status;
-    status = run(store, &call, "tutti_store_get", &key, 1, 0);
-    if (status == TUTTI_OK)
-        return store_value_check(key, size, bytes);
-    const enum tutti_status answer =
-        status == TUTTI_ERR_TIMEOUT ? store_answers(store, key) : TUTTI_OK;
-    return answer == TUTTI_OK ? status : answer;
+    static const char absent[] = "-"; /* compare_set() tells it if the key is absent */
+    size_t size = 0;
+    struct store_call call = {.op = STORE_COMPARE_SET,
+                              .expected = {absent, 1},
+                              .value = {absent, 1},
+                              .values = value,
+                              .each = bytes,
+                              .sizes = &size};
+    const enum tutti_status status = run(store, &call, "tutti_store_compare_set", &key, 1, 0);
+    *there = status == TUTTI_OK && size != 1;
+    return *there ? store_value_check(key, size, bytes) : status;
 }

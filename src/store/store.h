@@ -6,7 +6,7 @@
  * file's lock. A call must still end at its time-out. So set-ups, shrinks, members of a group and
  * rendezvous of memory use their store through a view on the stack (store_bounded()) with their
  * deadline and their interrupt. The tcp and the file store look at both while they wait for the
- * server or the lock. A caller's own functions do not; only its waits are cut into slices.
+ * server or the lock; own.c does while a caller's function has not returned.
  *
  * A call that begins after the deadline, or after an abort, still gets STORE_GRACE_MS. In that time
  * a rank reads what is there and tells the others how the call ended. When a wait times out, either
@@ -27,6 +27,7 @@ struct tutti_store {
     int64_t timeout_ms;                /* what 0 means on this handle */
     uint32_t epoch;                    /* of the process: a child of fork() owns nothing */
     bool is_view;                      /* another handle closes the context */
+    bool is_bounded;                   /* made by store_bounded() */
     char *url;                         /* NULL if no other process can open the store */
     char *prefix;                      /* goes before each key; NULL: nothing */
     int64_t deadline;                  /* of store_bounded(), else never */
@@ -59,8 +60,8 @@ enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys,
  * else the error of the store. */
 enum tutti_status store_answers(tutti_store_t *store, const char *key);
 
-/* Reads a value of exactly `bytes` bytes if the key is there. No rank may delete the key meanwhile.
- */
+/* Reads a value of exactly `bytes` bytes, two or more, if the key is there. One call of the store:
+ * a rank that deletes the key meanwhile does no harm, and nothing waits. */
 enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *value, size_t bytes,
                                 bool *there);
 

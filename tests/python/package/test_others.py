@@ -92,14 +92,15 @@ class Keys:
             return total
 
     def set_locked(self, key, value):
-        self.keys[key] = value.encode()
+        self.keys[key] = value if isinstance(value, bytes) else value.encode()
         self.changed.notify_all()
 
     def compare_set(self, key, expected, desired):
         with self.changed:
-            if self.keys.get(key, b"").decode() == expected:
+            expected = expected if isinstance(expected, bytes) else expected.encode()
+            if self.keys.get(key, b"") == expected:
                 self.set_locked(key, desired)
-            return self.keys.get(key, expected.encode())
+            return self.keys.get(key, expected)
 
     def delete_key(self, key):
         return self.keys.pop(key, None) is not None
@@ -154,6 +155,23 @@ def test_wrapped_torch_store(kind, tmp_path):
     for thread in threads:
         thread.join()
     assert results == {0: [2, 2], 1: [2, 2]}
+
+
+def test_a_key_that_a_peer_deletes_during_a_look_up_ends_no_wait_late():
+    class Deleted(Keys):
+        def check(self, keys):
+            found = super().check(keys)
+            for key in keys:
+                self.keys.pop(key, None)
+            return found
+
+        def get(self, key):
+            raise AssertionError("PyTorch's get() would wait here as long as the store likes")
+
+    keys = Deleted()
+    keys.set("a", b"1")
+    with tutti.Store.wrap(keys) as store, pytest.raises(tutti.TimeoutError):
+        store.get("a", 0.1)
 
 
 def test_an_exception_of_a_wrapped_store_is_the_cause():
