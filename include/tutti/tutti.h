@@ -312,8 +312,10 @@ struct tutti_store_ops {
  *                      last of N processes that closes it removes the file
  *   tcp://HOST:PORT    a client of PyTorch's TCPStore protocol. With server=1 this process also
  *                      serves the store; port 0 takes a free port, see tutti_store_url().
- *                      bind=ADDRESS is the server's address (default: loopback). With world_size=N
- *                      the server waits until N clients have joined, as PyTorch's does
+ *                      bind=ADDRESS is the server's address (default: HOST if that is a loopback
+ *                      address, else loopback). With world_size=N the server waits until N clients
+ *                      have joined, as PyTorch's does, and clients of such a server wait with it.
+ *                      With rank=R, too, a time-out names the ranks that are missing, on all ranks
  *   env:               as the launcher's environment says, see tutti_info_launcher(). With
  *                      MASTER_ADDR and MASTER_PORT as PyTorch does: rank 0 serves there, or
  *                      torchrun's agent (keys then begin with "attempt_N/" after N restarts).

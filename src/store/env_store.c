@@ -78,19 +78,24 @@ static enum tutti_status open_full(const struct store_url *url, int64_t timeout_
                                   .exclusive = true};
     for (;;) {
         enum tutti_status status = tcp_open_with(url, &options, store);
+        if (status == TUTTI_OK) /* for the store's later calls */
+            (*store)->timeout_ms = timeout_ms;
         if (status != TUTTI_ERR_SYSTEM || url->server || deadline_passed(deadline))
             return status;
         deadline_nap(deadline, &nap_ns, LONGEST_NAP_NS);
-        options.connect_ms = deadline_left_ms(deadline);
+        options.connect_ms = options.timeout_ms = deadline_timeout_ms(deadline);
     }
 }
 
 static enum tutti_status open_master(const struct tutti_launcher *launcher, const char *host,
                                      const char *port, int64_t timeout_ms, tutti_store_t **store)
 {
-    struct store_url url = {.kind = STORE_TCP, .world_size = launcher->world_size};
+    struct store_url url = {
+        .kind = STORE_TCP, .world_size = launcher->world_size, .rank = launcher->rank};
     int64_t number;
     bool agent = agent_serves(launcher);
+    if (agent)
+        url.rank = -1; /* no rank serves */
     if (!parse_number(port, 1, 65535, &number))
         return error_set(TUTTI_ERR_INVALID, "MASTER_PORT=%.80s: expected a port from 1 to 65535",
                          port);
@@ -203,10 +208,16 @@ static enum tutti_status follow(struct notice *notice, struct store_url *url, in
     bool found = false;
     for (;;) {
         if (notice_read(notice, &url->port)) {
-            struct tcp_options options = {
-                .secret = notice->secret, .connect_ms = TRY_MS, .timeout_ms = timeout_ms};
+            bool has_joined = false;
+            struct tcp_options options = {.secret = notice->secret,
+                                          .connect_ms = TRY_MS,
+                                          .timeout_ms = deadline_timeout_ms(deadline),
+                                          .has_joined = &has_joined};
             enum tutti_status status = tcp_open_with(url, &options, store);
-            if (status == TUTTI_OK || status == TUTTI_ERR_NO_MEMORY)
+            if (status == TUTTI_OK) /* for the store's later calls */
+                (*store)->timeout_ms = timeout_ms;
+            if (status == TUTTI_OK || status == TUTTI_ERR_NO_MEMORY ||
+                (has_joined && status == TUTTI_ERR_TIMEOUT))
                 return status;
             found = true;
         }
@@ -220,10 +231,13 @@ static enum tutti_status follow(struct notice *notice, struct store_url *url, in
         deadline_nap(deadline, &nap_ns, LONGEST_NAP_NS);
     }
     if (found)
-        return error_context(TUTTI_ERR_TIMEOUT, "rank 0 was not reached at the address in %s",
+        return error_context(TUTTI_ERR_TIMEOUT,
+                             "rank 0, which serves the store, was not reached at the "
+                             "address in %s",
                              notice->path);
     return error_set(TUTTI_ERR_TIMEOUT,
-                     "rank 0 did not write its address to %s: check that it runs on this host; "
+                     "rank 0, which serves the store, has not come: it did not write its address "
+                     "to %s: check that it runs on this host; "
                      "if the ranks see different directories, set MASTER_ADDR and MASTER_PORT",
                      notice->path);
 }
@@ -233,6 +247,7 @@ static enum tutti_status open_private(const struct tutti_launcher *launcher, int
 {
     struct store_url url = {
         .kind = STORE_TCP, .text = "127.0.0.1", .world_size = launcher->world_size};
+    url.rank = launcher->rank;
     struct notice notice = {.secret = ""};
     enum tutti_status status = notice_init(&notice, launcher);
     if (status == TUTTI_OK)

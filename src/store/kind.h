@@ -94,6 +94,7 @@ struct store_url {
     bool server;
     char bind[256]; /* "" is loopback */
     int world_size; /* 0: do not join (tcp), leave the file (file) */
+    int rank;       /* that joins; -1: not given */
 };
 
 /* Returns INVALID, saying what of the URL is wrong. Parses bytes from outside: has a fuzzer. */

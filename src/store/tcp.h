@@ -31,9 +31,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TCP_MAGIC    UINT32_C(0x3C85F7CE)
-#define TCP_ASK      UINT32_C(0x74757474) /* no process number, which PyTorch's client sends */
-#define TCP_JOIN_KEY "init/"              /* the one key of clients without a leading "/" */
+#define TCP_MAGIC        UINT32_C(0x3C85F7CE)
+#define TCP_ASK          UINT32_C(0x74757474) /* no process number, which PyTorch's client sends */
+#define TCP_JOIN_KEY     "init/"     /* the one key of PyTorch's clients without a leading "/" */
+#define TCP_OPEN_KEY     "init/open" /* while a server of ours waits for ranks to join */
+#define TCP_OPEN_WAITING "waiting"   /* its value until the server gives up */
 
 enum { TCP_NONCE_BYTES = 32 };
 
@@ -110,6 +112,7 @@ struct tcp_server_config {
     const char *bind;   /* NULL or "" is loopback */
     uint16_t port;      /* 0 is any free one */
     const char *secret; /* NULL or "" is none; copied */
+    bool waits;         /* ranks join: TCP_OPEN_KEY exists from the beginning */
 };
 
 /* Returns INVALID, NO_MEMORY, SYSTEM. When it returns, connections are accepted. */
@@ -131,10 +134,20 @@ struct tcp_options {
      * the store that they opened before this one. */
     bool exclusive;
     bool is_up; /* the server runs already: a client that cannot reach it does not try again */
+    bool *
+        has_joined; /* [out] this rank has joined, so it need not try another server; may be NULL */
     /* Called once this process serves, before it waits for others to join; may be NULL. */
     enum tutti_status (*announce)(void *context, uint16_t port);
     void *context;
 };
+
+/* How the client runs a call on a store of its own. */
+typedef enum tutti_status tcp_serve_fn(void *store, struct store_call *call);
+
+/* This rank joins; waits until all have, or the server has given up. name: the store's, HOST:PORT.
+ */
+enum tutti_status tcp_join(tcp_serve_fn *serve, void *store, const char *name,
+                           const struct store_url *url, const struct tcp_options *options);
 
 enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_options *options,
                                 tutti_store_t **store);

@@ -19,6 +19,7 @@
 #include "store/buffer.h"
 #include "store/map.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -53,6 +54,7 @@ struct tcp_store {
     char name[300]; /* HOST:PORT, for messages */
     char *secret;   /* NULL is none */
     bool met;       /* a connection has worked before */
+    bool follows;   /* this rank is not rank 0, which serves */
     struct tcp_server *server;
     pthread_mutex_t lock; /* over idle */
     struct connection idle[MAX_IDLE];
@@ -357,7 +359,8 @@ static enum tutti_status connection_open(struct tcp_store *store, struct connect
                                  "no meeting (is TUTTI_STORE_SECRET the same everywhere, and "
                                  "has the server descriptors left, see ulimit -n?)");
         if (deadline_passed(connection->call->deadline)) {
-            error_context(status, "no store came up in time; is rank 0 running?");
+            error_context(status, store->follows ? "rank 0, which serves the store, has not come"
+                                                 : "no store came up in time; is rank 0 running?");
             return TUTTI_ERR_TIMEOUT;
         }
         waiting_log(connection->name, &reminder, "cannot be reached: is rank 0 running?");
@@ -582,35 +585,22 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
     return TUTTI_OK;
 }
 
-/* As PyTorch's store does it: each rank counts itself under one key, and the rank that serves waits
- * until all have come, so that the server does not end earlier. */
-static enum tutti_status join(struct tcp_store *store, int world_size,
-                              const struct tcp_options *options)
+/* Where the server listens; "": loopback. A host that is a loopback address is meant literally: no
+ * other one reaches it. Any other host is for the clients. */
+static const char *bind_host(const struct store_url *url)
 {
-    static const char *const key = TCP_JOIN_KEY;
-    int64_t joined, nap_ns = 100000, deadline = deadline_after(options->timeout_ms);
-    struct reminder reminder = reminder_start(deadline_now());
-    for (int64_t amount = 1;; amount = 0) {
-        struct store_call call = {.op = STORE_ADD,
-                                  .keys = &key,
-                                  .count = 1,
-                                  .amount = amount,
-                                  .deadline = deadline_after(options->timeout_ms)};
-        enum tutti_status status = tcp_serve(store, &call);
-        joined = call.number;
-        if (status == TUTTI_OK && options->exclusive && !store->server && joined > world_size)
-            return error_set(TUTTI_ERR_SYSTEM, "all %d ranks have joined the store at %s already",
-                             world_size, store->name);
-        if (status != TUTTI_OK || !store->server || joined >= world_size)
-            return status;
-        if (deadline_passed(deadline))
-            return error_set(TUTTI_ERR_TIMEOUT,
-                             "%lld of %d ranks joined the store at %s in time: see whether all "
-                             "run and have its address",
-                             (long long)joined, world_size, store->name);
-        waiting_log(store->name, &reminder, "lacks ranks, which have not joined: do all run?");
-        deadline_nap(deadline, &nap_ns, RETRY_NS / 10);
-    }
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    struct in_addr ip4;
+    struct in6_addr ip6;
+    if (*url->bind)
+        return url->bind;
+    if (inet_pton(AF_INET, url->text, &ip4) == 1)
+        memcpy(&address, &(struct sockaddr_in){.sin_family = AF_INET, .sin_addr = ip4},
+               sizeof(struct sockaddr_in));
+    else if (inet_pton(AF_INET6, url->text, &ip6) == 1)
+        memcpy(&address, &(struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_addr = ip6},
+               sizeof(struct sockaddr_in6));
+    return address.ss_family != AF_UNSPEC && is_loopback(&address) ? url->text : "";
 }
 
 /* The URL with which another process opens the same store: the host that was given, or the loopback
@@ -620,7 +610,7 @@ static char *make_url(const struct tcp_store *store, const struct store_url *url
     char *text, size[32] = "";
     uint16_t port = store->server ? tcp_server_port(store->server) : url->port;
     const char *host = url->text;
-    if (store->server && !*url->bind)
+    if (store->server && !*bind_host(url))
         host = store->addresses[0].ss_family == AF_INET6 ? "::1" : "127.0.0.1";
     bool brackets = strchr(host, ':') != NULL;
     if (url->world_size)
@@ -635,8 +625,10 @@ static char *make_url(const struct tcp_store *store, const struct store_url *url
 static enum tutti_status start(struct tcp_store *store, const struct store_url *url,
                                const struct tcp_options *options)
 {
-    struct tcp_server_config config = {
-        .bind = url->bind, .port = url->port, .secret = options->secret};
+    struct tcp_server_config config = {.bind = bind_host(url),
+                                       .port = url->port,
+                                       .secret = options->secret,
+                                       .waits = url->world_size > 0};
     struct connection connection;
     enum tutti_status status = TUTTI_OK;
     if (!tcp_secret_copy(options->secret, &store->secret))
@@ -648,7 +640,11 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
     if (status != TUTTI_OK)
         return status;
     store->met = options->is_up;
-    snprintf(store->name, sizeof store->name, "%.255s:%u", url->text,
+    store->follows = url->world_size > 0 && url->rank > 0 && !url->server;
+    snprintf(store->name, sizeof store->name, "%.255s:%u",
+             !url->server      ? url->text
+             : *bind_host(url) ? bind_host(url)
+                               : "localhost",
              url->server ? tcp_server_port(store->server) : url->port);
     struct store_call call = {.deadline = deadline_after(options->connect_ms)};
     status = take(store, &call, &connection);
@@ -669,7 +665,7 @@ enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_op
     if (status == TUTTI_OK && options->announce)
         status = options->announce(options->context, tcp_server_port(self->server));
     if (status == TUTTI_OK && url->world_size)
-        status = join(self, url->world_size, options);
+        status = tcp_join(tcp_serve, self, self->name, url, options);
     char *text = status == TUTTI_OK ? make_url(self, url) : NULL;
     if (status == TUTTI_OK && !text)
         status = error_errno("opening a tcp store");

@@ -398,6 +398,10 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
     self->space.secret = self->secret;
     if (status == TUTTI_OK)
         status = open_listener(self, config);
+    if (status == TUTTI_OK && config->waits &&
+        !map_put(&self->space.values, TCP_OPEN_KEY, strlen(TCP_OPEN_KEY), false, TCP_OPEN_WAITING,
+                 strlen(TCP_OPEN_WAITING)))
+        status = error_errno("starting a store server");
     if (status == TUTTI_OK && !watch_sources(self))
         status = error_errno("starting a store server");
     if (status == TUTTI_OK && !thread_start(&self->thread, server_main, self))

@@ -61,13 +61,15 @@ static enum tutti_status parse_option(const char *text, size_t bytes, struct sto
         url->server = number == 1;
     else if (value && strcmp(option, "world_size") == 0 && parse_number(value, 1, INT_MAX, &number))
         url->world_size = (int)number;
+    else if (value && strcmp(option, "rank") == 0 && parse_number(value, 0, INT_MAX, &number))
+        url->rank = (int)number;
     else if (value && strcmp(option, "bind") == 0 && *value &&
              copy(url->bind, sizeof url->bind, value, strlen(value)))
         ;
     else
         return error_set(TUTTI_ERR_INVALID,
                          "option \"%s\" is not known or its value is wrong: server=0 or 1, "
-                         "bind=ADDRESS, world_size=N",
+                         "bind=ADDRESS, world_size=N, rank=R",
                          option);
     return TUTTI_OK;
 }
@@ -85,6 +87,8 @@ static enum tutti_status parse_tcp(const char *text, struct store_url *url)
         status = error_set(TUTTI_ERR_INVALID, "port 0 is for a server: add ?server=1");
     if (status == TUTTI_OK && !url->server && *url->bind)
         status = error_set(TUTTI_ERR_INVALID, "bind= is for a server: add server=1");
+    if (status == TUTTI_OK && url->rank >= 0 && url->rank >= url->world_size)
+        status = error_set(TUTTI_ERR_INVALID, "rank=%d needs a larger world_size=N", url->rank);
     return status;
 }
 
@@ -145,6 +149,7 @@ enum tutti_status store_url_parse(const char *text, struct store_url *url)
         {"env:", STORE_ENV, parse_empty},
     };
     memset(url, 0, sizeof *url);
+    url->rank = -1;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         size_t bytes = strlen(rows[i].scheme);
         if (strncmp(text, rows[i].scheme, bytes) == 0) {

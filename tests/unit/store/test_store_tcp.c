@@ -563,6 +563,9 @@ static void urls_are_parsed(void **state)
         "tcp://h:1?server=2",
         "tcp://h:1?world_size=0",
         "tcp://h:1?color=red",
+        "tcp://h:1?rank=0",
+        "tcp://h:1?world_size=2&rank=2",
+        "tcp://h:1?world_size=2&rank=-1",
         "tcp://h:1?bind=::",
         "tcp://[::1:1",
         "tcp://[]:1",
@@ -586,7 +589,10 @@ static void urls_are_parsed(void **state)
     assert_string_equal(parsed.bind, "::");
     assert_int_equal(parsed.port, 0);
     assert_int_equal(parsed.world_size, 4);
+    assert_int_equal(parsed.rank, -1);
     assert_true(parsed.server);
+    assert_int_equal(store_url_parse("tcp://h:1?rank=3&world_size=4", &parsed), TUTTI_OK);
+    assert_int_equal(parsed.rank, 3);
     assert_int_equal(store_url_parse("file:/x?y?world_size=3", &parsed), TUTTI_OK);
     assert_string_equal(parsed.text, "/x?y");
     assert_int_equal(parsed.world_size, 3);
@@ -697,6 +703,24 @@ static void one_listener_serves_both_families(void **state)
     tutti_store_close(one);
 }
 
+/* A host that is a loopback address is where the server listens, and where others find it. */
+static void a_loopback_host_is_where_the_server_listens(void **state)
+{
+    static const char *const hosts[] = {"127.0.0.2", "[::1]"};
+    (void)state;
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        tutti_store_t *one, *other;
+        char text[64];
+        snprintf(text, sizeof text, "tcp://%s:0?server=1", hosts[i]);
+        if (tutti_store_open(text, PLENTY_MS, &one) && i == 1) /* no IPv6 */
+            break;
+        snprintf(text, sizeof text, "tcp://%s:", hosts[i]);
+        assert_memory_equal(tutti_store_url(one), text, strlen(text));
+        assert_int_equal(tutti_store_open(tutti_store_url(one), PLENTY_MS, &other), TUTTI_OK);
+        tutti_store_close(other), tutti_store_close(one);
+    }
+}
+
 /* Of a process with a server: another one asks it to fork. */
 static void serve_and_fork(int commands, int answers)
 {
@@ -761,6 +785,7 @@ int main(void)
         cmocka_unit_test(a_silent_server_ends_in_a_time_out),
         cmocka_unit_test(localhost_needs_no_list_of_names),
         cmocka_unit_test(one_listener_serves_both_families),
+        cmocka_unit_test(a_loopback_host_is_where_the_server_listens),
         cmocka_unit_test(urls_are_parsed),
         cmocka_unit_test(ranks_join_and_leave),
         cmocka_unit_test(an_absent_rank_does_not_join),
