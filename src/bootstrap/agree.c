@@ -308,6 +308,8 @@ enum tutti_status agree_join(struct agree *self)
             break;
         }
     }
+    if (status == TUTTI_OK) /* nobody needs entries behind a decision */
+        (void)tutti_store_delete(self->store, key, NULL);
     self->decision.members = rank_set_common(self->ranks, self->decision.members);
     if (status == TUTTI_OK && self->decision.report.status != TUTTI_OK)
         status = status_report_error(&self->decision.report, self->rank);
@@ -358,6 +360,30 @@ bool agree_exclude(struct agree *self, struct rank_set dead)
     return !rank_set_has(self->excluded, self->rank);
 }
 
+static void key_delete(const struct agree *self, const char *what)
+{
+    char key[AGREE_KEY_BYTES];
+    agree_key_make(self, what, -1, key);
+    (void)tutti_store_delete(self->store, key, NULL);
+}
+
+/* Counts this member as one that has read the result, OK. The last one deletes it. The decision
+ * tells ranks that were left out that they were; without such ranks it goes, too. Ranks that are
+ * all needed find the next open round by the decisions before it. */
+static void result_end(const struct agree *self)
+{
+    char key[AGREE_KEY_BYTES];
+    int64_t over = 0;
+    agree_key_make(self, "over", -1, key);
+    (void)tutti_store_add(self->store, key, 1, &over);
+    if (over < rank_set_count(self->decision.members))
+        return;
+    key_delete(self, "result");
+    if (!self->all_needed && rank_set_equal(self->decision.members, self->ranks))
+        key_delete(self, "decision");
+    key_delete(self, "over");
+}
+
 enum tutti_status agree_conclude(struct agree *self, enum tutti_status mine, bool *again)
 {
     *again = false;
@@ -369,6 +395,8 @@ enum tutti_status agree_conclude(struct agree *self, enum tutti_status mine, boo
         (void)exited_error(self, dead);
     struct agree_result result = {.report = status_report_make(mine, self->rank), .dead = dead};
     enum tutti_status status = propose(self, "result", &result, sizeof result);
+    if (status == TUTTI_OK && result.report.status == TUTTI_OK)
+        result_end(self);
     if (status != TUTTI_OK || result.report.status == TUTTI_OK)
         return status;
     if (!rank_set_empty(result.dead)) {

@@ -8,7 +8,10 @@
  *             expected ranks, or cannot wait any longer.
  *   result    how the members' work came out. A member proposes OK behind a barrier of all members.
  *             A member that fails proposes its failure, which ends the waits of the others.
- * A round with a decision is closed. A rank writes its own entry only in a round that is open.
+ *   over      how many members have read a result that is OK
+ * A round with a decision is closed. A rank writes its own entry only in a round that is open, and
+ * deletes it when the round is decided. The last member deletes result and over. The decision stays
+ * if a rank may still look for it: one that was left out, or a member of the next round.
  *
  * All keys contain the communicator's nonce, so no other communicator, and no earlier run, has
  * written them.

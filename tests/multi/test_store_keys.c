@@ -5,6 +5,7 @@
  * before. A store that deletes nothing serves communicators all the same.
  */
 #include "ranks.h"
+#include "tutti/recovery.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -100,6 +101,21 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* No rank is left out, so nobody needs the decision later. */
+static int live_shrink(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct lives *lives = ranks->context;
+    for (int i = 0; i < lives->count; i++) {
+        tutti_comm_t *comm, *shrunk;
+        RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+        RANKS_CHECK(tutti_comm_shrink(comm, store, NULL, &shrunk, NULL) == TUTTI_OK);
+        RANKS_CHECK(tutti_barrier(shrunk, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        tutti_comm_destroy(shrunk);
+        tutti_comm_destroy(comm);
+    }
+    return 0;
+}
+
 /* Two allocations a group: the second one meets under the same prefix. */
 static int live_symmetric(struct ranks *ranks, int rank, tutti_store_t *store)
 {
@@ -179,6 +195,7 @@ int main(void)
     int failures = run("memory", live, 0, NULL, ranks_operations(1000, 100));
     failures += run("tcp", live, SIZE, NULL, ranks_operations(200, 50));
     failures += run("file", live, SIZE, path, ranks_operations(50, 10));
+    failures += run("shrink", live_shrink, SIZE, NULL, ranks_operations(50, 10));
     failures += run("symmetric memory", live_symmetric, SIZE, NULL, ranks_operations(50, 10));
     failures += run_without_delete();
     unlink(path);
