@@ -6,9 +6,10 @@
  *   job-...     small files of the store
  * Other files are left alone.
  *
- * A process that was killed leaves its files behind; the next start sweeps them. A socket that does
- * not listen yet refuses connections as a dead one does. So a socket gets its name so-RANDOM once
- * it listens. What has another name is swept after an hour.
+ * A process that was killed leaves its files behind; the next start sweeps them: the sockets that
+ * refuse connections, and a job's files after an hour. A socket that does not listen yet refuses
+ * connections as a dead one does. So a socket gets its name so-RANDOM once it listens. If it was
+ * swept before, its owner makes another one.
  */
 #include "ipc/directory.h"
 
@@ -35,6 +36,7 @@ enum {
     PREFIX_LENGTH = 3,
     NAME_LENGTH = PREFIX_LENGTH + 16, /* of a socket after "DIRECTORY/" */
     OLD_S = 3600,
+    ATTEMPTS = 100, /* to make a socket while others sweep */
 };
 
 static enum tutti_status directory_check(const char *path, int fd)
@@ -43,10 +45,11 @@ static enum tutti_status directory_check(const char *path, int fd)
     if (fstat(fd, &info) != 0)
         return error_errno("fstat(%s)", path);
     if (info.st_uid != geteuid())
-        return error_set(TUTTI_ERR_SYSTEM,
-                         "directory %s belongs to user %u, not to %u: set TUTTI_DIR to a private "
-                         "one of your own",
-                         path, info.st_uid, geteuid());
+        return error_set(
+            TUTTI_ERR_SYSTEM,
+            "directory %s belongs to user %u, not to %u: remove it, or set TUTTI_DIR to "
+            "a private one of your own",
+            path, info.st_uid, geteuid());
     if ((info.st_mode & 077) != 0)
         return error_set(TUTTI_ERR_SYSTEM,
                          "directory %s is open to others (mode %04o, expected 0700): chmod it or "
@@ -81,9 +84,9 @@ static bool is_stale(int directory, const char *name)
     const bool old = (int64_t)time(NULL) - info.st_mtime > OLD_S;
     if (S_ISREG(info.st_mode))
         return strncmp(name, "job-", 4) == 0 && old;
-    return S_ISSOCK(info.st_mode) && (strncmp(name, "so-", PREFIX_LENGTH) == 0
-                                          ? !is_listening(directory, name)
-                                          : strncmp(name, "bd-", PREFIX_LENGTH) == 0 && old);
+    return S_ISSOCK(info.st_mode) &&
+           (strncmp(name, "so-", PREFIX_LENGTH) == 0 || strncmp(name, "bd-", PREFIX_LENGTH) == 0) &&
+           !is_listening(directory, name);
 }
 
 static void sweep(const char *path, int fd)
@@ -124,12 +127,23 @@ enum tutti_status directory_open(const char *path, bool sweeps)
                    ? error_set(TUTTI_ERR_SYSTEM,
                                "%s is a link or no directory: set TUTTI_DIR to a private directory",
                                path)
-                   : error_errno("cannot open directory %s", path);
+                   : error_errno("cannot open directory %s (if it belongs to another user, remove "
+                                 "it, or set TUTTI_DIR to a private one of your own)",
+                                 path);
     enum tutti_status status = directory_check(path, fd);
     if (status == TUTTI_OK && sweeps)
         sweep(path, fd);
     close(fd);
     return status;
+}
+
+/* Whether this user may make a directory there and owns the place. With `sudo -E`, root would leave
+ * a directory in another user's place that this user cannot open. */
+static bool is_own(const char *path)
+{
+    struct stat info;
+    return path && *path && stat(path, &info) == 0 && info.st_uid == geteuid() &&
+           access(path, W_OK | X_OK) == 0;
 }
 
 enum tutti_status channel_directory(char *path, size_t size, bool sweeps)
@@ -139,7 +153,7 @@ enum tutti_status channel_directory(char *path, size_t size, bool sweeps)
     int length;
     if (chosen && *chosen)
         length = snprintf(path, size, "%s", chosen);
-    else if (runtime && *runtime && access(runtime, W_OK | X_OK) == 0)
+    else if (is_own(runtime))
         length = snprintf(path, size, "%s/tutti", runtime);
     else
         length = snprintf(path, size, "/tmp/tutti-%u", geteuid());
@@ -151,11 +165,14 @@ enum tutti_status channel_directory(char *path, size_t size, bool sweeps)
     return directory_open(path, sweeps);
 }
 
-enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd)
+/* One attempt. *swept: another start has taken the socket for a dead one. */
+static enum tutti_status listen_once(const char *directory, struct socket_path *path, int *fd,
+                                     bool *swept)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     uint64_t random;
     path->text[0] = 0;
+    *swept = false;
     enum tutti_status status = random_fill(&random, sizeof random);
     if (status != TUTTI_OK)
         return status;
@@ -173,6 +190,7 @@ enum tutti_status directory_listen(const char *directory, struct socket_path *pa
         status = error_errno("cannot bind a socket to %s%sset TUTTI_DIR to another directory",
                              address.sun_path, error_full());
     } else if (listen(listener, SOMAXCONN) != 0 || rename(address.sun_path, path->text) != 0) {
+        *swept = errno == ENOENT;
         status = error_errno("cannot listen at %s", path->text);
         unlink(address.sun_path);
     }
@@ -182,6 +200,15 @@ enum tutti_status directory_listen(const char *directory, struct socket_path *pa
     }
     path->text[0] = 0;
     close(listener);
+    return status;
+}
+
+enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd)
+{
+    bool swept = true;
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < ATTEMPTS && swept; i++)
+        status = listen_once(directory, path, fd, &swept);
     return status;
 }
 

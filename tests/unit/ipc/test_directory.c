@@ -79,6 +79,27 @@ static void then_the_runtime_directory_then_tmp(void **state)
     /* It stays: others may be using it. */
 }
 
+/* After `sudo -E` the variable still names the directory of another user. */
+static void another_users_runtime_directory_is_left_alone(void **state)
+{
+    (void)state;
+    const uid_t other = 12345;
+    char expected[64];
+    const char *foreign = geteuid() == 0 ? in(base, "foreign") : "/tmp";
+    snprintf(expected, sizeof expected, "/tmp/tutti-%u", geteuid());
+    if (geteuid() == 0) {
+        assert_int_equal(mkdir(foreign, 0700), 0);
+        assert_int_equal(chown(foreign, other, other), 0);
+    }
+    unsetenv("TUTTI_DIR");
+    setenv("XDG_RUNTIME_DIR", foreign, 1);
+    assert_int_equal(channel_directory(found, sizeof found, true), TUTTI_OK);
+    assert_string_equal(found, expected);
+    unsetenv("XDG_RUNTIME_DIR");
+    if (geteuid() == 0)
+        assert_int_equal(rmdir(in(base, "foreign")), 0);
+}
+
 static void link_is_refused(void **state)
 {
     (void)state;
@@ -195,8 +216,9 @@ static void what_died_is_swept(void **state)
     assert_int_equal(access(alive.text, F_OK), 0);
     assert_false(exists("so-bound"));
     assert_false(exists("bd-old"));
+    assert_false(exists("bd-young"));
     assert_false(exists("job-old"));
-    static const char *const kept[] = {"foreign", "bd-young", "job-young", "so-file", "notes"};
+    static const char *const kept[] = {"foreign", "job-young", "so-file", "notes"};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         assert_true(exists(kept[i]));
         assert_int_equal(unlink(in(chosen, kept[i])), 0);
@@ -260,6 +282,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_choice_is_tutti_dir),
         cmocka_unit_test(then_the_runtime_directory_then_tmp),
+        cmocka_unit_test(another_users_runtime_directory_is_left_alone),
         cmocka_unit_test(link_is_refused),
         cmocka_unit_test(file_is_refused),
         cmocka_unit_test(open_mode_is_refused),
