@@ -183,6 +183,18 @@ static enum tutti_status result_get(const struct meet_view *view, int64_t timeou
     return TUTTI_ERR_TIMEOUT;
 }
 
+/* A last look, after an error. The store gets the time to answer: a rank that has read the result
+ * has deleted its keys, so that this rank would name it as missing. */
+static bool result_exists(const struct meet_view *view)
+{
+    char key[MEET_KEY_BYTES];
+    const char *const keys[] = {key};
+    bool there = false;
+    meet_key_make(key, view->name, "go", view->lead);
+    return *view->lead && tutti_store_check(view->store, keys, 1, &there) == TUTTI_OK && there &&
+           result_get(view, STORE_GRACE_MS) == TUTTI_OK;
+}
+
 static enum tutti_status result_await(struct meet_view *view)
 {
     char key[MEET_KEY_BYTES];
@@ -209,7 +221,7 @@ static enum tutti_status result_await(struct meet_view *view)
         /* Rank 0 may have written the result and ended since the last look. */
         char text[MEET_TEXT_BYTES];
         snprintf(text, sizeof text, "%.*s", MEET_TEXT_BYTES - 1, tutti_last_error());
-        if (status != TUTTI_ERR_ABORTED && *view->lead && result_get(view, 1) == TUTTI_OK)
+        if (status != TUTTI_ERR_ABORTED && result_exists(view))
             return TUTTI_OK;
         return error_set(status, "%s", text);
     }
