@@ -8,6 +8,7 @@
  * reaches them. The launcher adopts processes that the ranks leave behind (PR_SET_CHILD_SUBREAPER)
  * and ends them, too.
  */
+#include "base/ended_key.h"
 #include "place.h"
 #include "ranks.h"
 #include "run_output.h"
@@ -41,13 +42,14 @@ struct run {
     struct ranks children;
     struct output output;
     tutti_store_t *store;
-    sigset_t inherited;      /* the original mask, which the ranks get back */
-    int signals;             /* signalfd */
-    int exec_error[2];       /* a rank that cannot start its program writes errno here */
-    int status;              /* exit status of the first rank that failed; 0: none */
-    double term_at;          /* when the survivors get SIGTERM; 0: not set, or past */
-    double kill_at;          /* when SIGKILL follows SIGTERM; 0: not set */
-    int before[BEFORE_MOST]; /* children that were there before the ranks */
+    sigset_t inherited;          /* the original mask, which the ranks get back */
+    int signals;                 /* signalfd */
+    int exec_error[2];           /* a rank that cannot start its program writes errno here */
+    bool ended[TUTTI_MAX_RANKS]; /* with status 0 */
+    int status;                  /* exit status of the first rank that failed; 0: none */
+    double term_at;              /* when the survivors get SIGTERM; 0: not set, or past */
+    double kill_at;              /* when SIGKILL follows SIGTERM; 0: not set */
+    int before[BEFORE_MOST];     /* children that were there before the ranks */
     int before_count;
 };
 
@@ -209,11 +211,16 @@ static void rank_failed(struct run *run, int rank, pid_t pid, int status)
         tool_fail_errno("cannot run '%s'", run->program[0]);
         run->wait_seconds = 0; /* the other ranks know nothing more to report */
     } else {
-        char how[96], left[64] = "";
+        char how[96], left[256] = "";
+        int length = 0;
         ranks_describe_exit(status, how, sizeof how);
         if (run->children.running)
-            snprintf(left, sizeof left, "; the others may go on for %d s (--wait)",
-                     run->wait_seconds);
+            length = snprintf(left, sizeof left, "; the others may go on for %d s (--wait)",
+                              run->wait_seconds);
+        for (int r = 0; r < run->ranks && length < (int)sizeof left; r++)
+            if (run->ended[r])
+                length += snprintf(left + length, sizeof left - (size_t)length,
+                                   "; rank %d had ended with status 0", r);
         tool_fail("rank %d (pid %d) %s%s", rank, (int)pid, how, left);
     }
     run->term_at = clock_seconds() + run->wait_seconds;
@@ -252,6 +259,16 @@ static int end_others(struct run *run)
     return next > 0 ? (int)((next - now) * 1000) + 1 : -1;
 }
 
+/* The others find it if they wait for this rank. The caller is the server, so the store answers. */
+static void note_end(struct run *run, int rank)
+{
+    char key[sizeof ENDED_KEY + 16];
+    snprintf(key, sizeof key, ENDED_KEY, rank);
+    run->ended[rank] = true;
+    if (run->children.running && tutti_store_set(run->store, key, "", 0) != TUTTI_OK)
+        tool_fail("rank %d ended, and the others cannot be told: %s", rank, tutti_last_error());
+}
+
 static void reap(struct run *run)
 {
     int status;
@@ -260,6 +277,8 @@ static void reap(struct run *run)
         int rank = ranks_reaped(&run->children, pid);
         if (rank >= 0 && status != 0)
             rank_failed(run, rank, pid, status);
+        else if (rank >= 0)
+            note_end(run, rank);
     }
 }
 

@@ -15,6 +15,7 @@
  * that meeting stay.
  */
 #include "base/deadline.h"
+#include "base/ended_key.h"
 #include "base/error.h"
 #include "base/point.h"
 #include "bootstrap/meet_internal.h"
@@ -113,6 +114,29 @@ static enum tutti_status leader_check(struct meet_view *view)
     return TUTTI_OK;
 }
 
+/* `tutti run` notes which of its ranks have ended with status 0. One that is missing never comes.
+ */
+static enum tutti_status check_ended(const struct meet_view *view, struct rank_set missing)
+{
+    if (!view->launched)
+        return TUTTI_OK;
+    for (int r = rank_set_next(missing, -1); r >= 0; r = rank_set_next(missing, r)) {
+        char key[MEET_KEY_BYTES];
+        const char *const keys[] = {key};
+        bool there = false;
+        snprintf(key, sizeof key, ENDED_KEY, r);
+        enum tutti_status status = tutti_store_check(view->store, keys, 1, &there);
+        if (status != TUTTI_OK)
+            return status;
+        if (there)
+            return error_set(TUTTI_ERR_PEER_DEAD,
+                             "rank %d ended with status 0 before it came to communicator \"%s\": "
+                             "see why its program returned, or start fewer ranks",
+                             r, view->name);
+    }
+    return TUTTI_OK;
+}
+
 /* Nothing has come for a while. */
 static enum tutti_status look_around(struct meet_view *view)
 {
@@ -123,6 +147,8 @@ static enum tutti_status look_around(struct meet_view *view)
         status = leader_check(view);
     if (status == TUTTI_OK)
         status = meet_deaths(view, *view->lead ? rank_set_of(0) : view->known);
+    if (status == TUTTI_OK && !*view->lead)
+        status = check_ended(view, rank_set_of(0));
     if (status != TUTTI_OK)
         return status;
     if (now - view->reminder.began >= view->reminder.next_s * 1000000000) {
@@ -389,6 +415,8 @@ static enum tutti_status visit_all(struct lead *self)
         status = visit(self, r);
     if (status == TUTTI_OK)
         status = meet_deaths(view, view->known);
+    if (status == TUTTI_OK)
+        status = check_ended(view, missing_of(self));
     if (status != TUTTI_OK)
         return status;
     if (!rank_set_empty(self->late))
@@ -513,6 +541,15 @@ enum tutti_status meet_generation(tutti_store_t *store, const char *name, int64_
     return tutti_store_add(store, key, 1, generation);
 }
 
+/* Whether the communicator's ranks are those that `tutti run` started. */
+static bool is_launched(const struct meet_call *call)
+{
+    struct tutti_launcher launcher = {.struct_size = sizeof launcher};
+    const char *run = getenv("TORCHELASTIC_RUN_ID");
+    return run && strcmp(run, "tutti") == 0 && tutti_info_launcher(&launcher) == TUTTI_OK &&
+           launcher.rank == call->rank && launcher.world_size == call->size;
+}
+
 enum tutti_status meet(const struct meet_call *call, struct meeting *meeting)
 {
     const int64_t now = deadline_now();
@@ -523,6 +560,7 @@ enum tutti_status meet(const struct meet_call *call, struct meeting *meeting)
                              .name = call->name,
                              .rank = call->rank,
                              .size = call->size,
+                             .launched = is_launched(call),
                              .began = now,
                              .deadline = deadline_after(call->timeout_ms),
                              .answer = malloc(answers * (sizeof *view.answer + call->record_bytes)),

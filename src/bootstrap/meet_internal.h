@@ -43,7 +43,8 @@ struct meet_view {
     tutti_store_t *store; /* these four are the call's */
     const char *name;
     int rank;
-    int size; /* after a mismatch, the largest that a rank was given */
+    int size;      /* after a mismatch, the largest that a rank was given */
+    bool launched; /* `tutti run` started these ranks */
     int64_t began, deadline;
     struct meet_join *answer;   /* call->record_bytes follow; rank 0: the others' answers */
     struct meet_result *result; /* with room for all records */

@@ -6,6 +6,17 @@
 export TUTTI_DEBUG=NONE # the ranks say themselves what has happened
 tutti=$1 survive=$2 dumps=$work/dumps
 
+# ---- one rank ends with status 0 before it has met the others, which do not wait for the time-out
+for gone in 0 1 2; do
+    got=0
+    # shellcheck disable=SC2016
+    GONE=$gone timeout 200 "$tutti" run --wait 60 -n 3 sh -c '[ "$RANK" = "$GONE" ] || exec "$0"' "$survive" \
+        >"$work/out" 2>"$work/err" || got=$?
+    [[ $got != 0 && $got != 124 ]] || complain "rank $gone ends early: exit status $got"
+    err "rank $gone ended with status 0 before it came to communicator"
+    err "^tutti run: rank [0-9] .*; rank $gone had ended with status 0"
+done
+
 # ---- one rank is killed
 for ranks in 2 3 4; do
     dead=$((ranks - 1))
