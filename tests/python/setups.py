@@ -31,7 +31,7 @@ except ImportError as error:
     sys.exit(77)
 
 RANKS = 3
-ROUNDS = {"fork": 25, "spawn": 250}  # of one group of ranks; a spawned process takes seconds to begin
+ROUNDS = {"fork": 100, "spawn": 250}  # of one group of ranks; a spawned process takes seconds to begin
 SECONDS = 300
 TIMEOUT = 60  # of a set-up
 PATIENCE = datetime.timedelta(seconds=90)  # of PyTorch's stores
