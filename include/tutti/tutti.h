@@ -520,8 +520,8 @@ TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
  * nothing. It holds device memory until it is destroyed and the process creates or destroys another
  * communicator. Returns CONCURRENT, and destroys nothing, if another thread is in a call that
  * returns CONCURRENT for a second caller, in the rendezvous, or in tutti_pg_create(), if a group of
- * calls that has not ended has calls on it, or if it has a process group. Other calls must not run
- * beside it. */
+ * calls that has not ended has calls on it, or if it has a process group. A call that this thread
+ * has left by an exception or longjmp() counts as ended. Other calls must not run beside it. */
 TUTTI_API enum tutti_status tutti_comm_destroy(tutti_comm_t *comm);
 /* Waits until the operations that this rank has enqueued have ended. The communicator then takes no
  * more of them (INVALID). Local; returns at once on CPU. Launches of graphs count if they are on

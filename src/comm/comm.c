@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "base/order.h"
 #include "base/point.h"
+#include "base/thread.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/host.h"
 #include "bootstrap/links.h"
@@ -625,11 +626,22 @@ enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
     return error_set(status, "%s", comm->reason);
 }
 
+/* Whether this thread has left a call by a jump, such as an exception of the application's progress
+ * function, so that the call never gives `busy` back. Relaxed: nobody else stores this thread's
+ * number, and only this thread stores its own group of calls in `set`. */
+static bool was_left_by_jump(const struct tutti_comm *comm)
+{
+    return order_load_relaxed_u32(&comm->busy) == thread_number() &&
+           order_load_relaxed_u64(&comm->set) == 0;
+}
+
 /* Keeps callers out for good. The guards are those that callers take anyway: a call that takes
  * none, such as tutti_comm_status(), is not noticed. */
 static enum tutti_status destroy_begin(struct tutti_comm *comm)
 {
     static const char call[] = "tutti_comm_destroy";
+    if (was_left_by_jump(comm))
+        return TUTTI_OK;
     if (comm->setup || order_load_relaxed_u32(&comm->grouping)) /* relaxed: carries nothing */
         return error_set(TUTTI_ERR_CONCURRENT,
                          "%s: another thread is in the rendezvous of communicator \"%s\", or makes "

@@ -27,6 +27,9 @@ struct work_pool;
  * prefix. */
 enum { COMM_NAME_BYTES = RECORD_NAME_BYTES + 8 };
 
+/* `busy` of a communicator that no call of a single thread holds. */
+enum { COMM_HELD = 1 };
+
 /* Whether a communicator serves a process group, or has done so. */
 enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
 
@@ -34,7 +37,7 @@ struct tutti_comm {
     const struct backend *backend; /* of the device; NULL before the ranks have met */
     void *group;                   /* the back end's: `cuda`, else `host` */
     struct cpu_group *host; /* the ranks' faults, aborts and exits; on CPU also the operations */
-    uint32_t busy;          /* a caller is inside, or a process group was made on it */
+    uint32_t busy;          /* thread_number() of the caller inside, or COMM_HELD; 0: none */
     uint32_t grouping;      /* a caller makes a group of some of its ranks: pg/members.c */
     uint32_t alone;         /* a caller is between comm_enter_alone() and comm_leave_alone() */
     uint32_t finalized;     /* tutti_comm_finalize() was called: `busy` is never given back */

@@ -18,7 +18,7 @@ enum tutti_status comm_enter_alone(struct tutti_comm *comm, const char *name)
         goto err_inside;
     /* Relaxed: C3 has ordered it. `busy` stays set after a process group has ended. */
     if (order_load_relaxed_u32(&comm->finalized) || comm->service != COMM_FREE ||
-        !order_exchange_u32(&comm->busy, 1)) /* C1: pairs comm_leave_alone() */
+        order_compare_exchange_u32(&comm->busy, 0, COMM_HELD)) /* C1: pairs comm_leave_alone() */
         return TUTTI_OK;
     order_store_release_u32(&comm->alone, 0); /* C3 */
 err_inside:

@@ -9,6 +9,7 @@
 #include "base/op.h"
 #include "base/order.h"
 #include "base/signature.h"
+#include "base/thread.h"
 #include "coll/region.h"
 #include "comm/comm.h"
 #include "ipc/fork.h"
@@ -54,8 +55,9 @@ void request_find_operands(const struct tutti_comm *comm, const struct coll *col
  * call_refuse_entry(). */
 static inline bool call_enter(struct tutti_comm *comm)
 {
+    /* C1: pairs call_leave() */
     if (__builtin_expect(!comm || fork_detected(comm->epoch) || !comm->ready ||
-                             order_exchange_u32(&comm->busy, 1), /* C1: pairs call_leave() */
+                             !order_compare_exchange_u32(&comm->busy, 0, thread_number()),
                          0))
         return false;
     order_store_relaxed_u64(&comm->calls, comm->calls + 1);
@@ -64,7 +66,7 @@ static inline bool call_enter(struct tutti_comm *comm)
 
 static inline void call_leave(struct tutti_comm *comm)
 {
-    invariant(order_load_relaxed_u32(&comm->busy) == 1);
+    invariant(order_load_relaxed_u32(&comm->busy) != 0);
     order_store_release_u32(&comm->busy, 0); /* C1 */
 }
 

@@ -138,7 +138,8 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
 static enum tutti_status create_on(struct tutti_comm *comm, const struct tutti_pg_options *options,
                                    struct tutti_pg **pg)
 {
-    if (order_exchange_u32(&comm->busy, 1)) /* C1; given back only after a failure */
+    /* C1; given back only after a failure */
+    if (!order_compare_exchange_u32(&comm->busy, 0, COMM_HELD))
         return error_set(TUTTI_ERR_CONCURRENT,
                          "%s: communicator \"%s\" is in use, or has or had a process group: make a "
                          "communicator for each group, or list the group's ranks in options->ranks",

@@ -38,6 +38,7 @@ _SIZE_OF_OPTIONS = ffi.sizeof("struct tutti_call_options")
 _ZERO = timedelta(0)
 _WORKS_AT_EXIT_S = 1.0
 _cast, _POINTER, _NULL, _all_reduce = ffi.cast, ffi.typeof("void *"), ffi.NULL, lib.tutti_all_reduce_with
+_ABORTED = lib.TUTTI_ERR_ABORTED
 _CONCURRENT = lib.TUTTI_ERR_CONCURRENT
 _AllreduceOptions, _handle_of = c10d.AllreduceOptions, HANDLES.get
 _real_value_of = {dtype: value for dtype, value in VALUES.items() if not dtype.is_complex}.get
@@ -244,7 +245,7 @@ class ProcessGroup(dist.ProcessGroup):
                     status = _all_reduce(at, at, tensor.numel(), dtype, op, comm._handle, stream, self._options)
                     if not status:
                         return FINISHED
-                    if status != _CONCURRENT and not self._is_destroyed:
+                    if status == _ABORTED or (status != _CONCURRENT and not self._is_destroyed):
                         self._raise(status, comm)
         opts = _options(c10d.AllreduceOptions, opts, timeout, reduceOp=more.get("op"))
         tensor, = tensors = _listed(tensors)

@@ -44,7 +44,8 @@ def test_page(tmp_path):
 def test_page_pytorch(tmp_path):
     pytest.importorskip("torch")
     program = blocks_of_page()[2]
-    assert run_ranks(tmp_path, program + "print(tensor[999].item())\n").split() == ["4.0", "4.0"]
+    # The ranks write to one pipe, and a print() may be two writes.
+    assert run_ranks(tmp_path, program + "print(tensor[999].item())\n").count("4.0") == 2
 
 
 def test_page_names_what_there_is():
