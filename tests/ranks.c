@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -283,6 +284,18 @@ int ranks_fail(struct ranks *ranks, int rank, const char *file, int line, const 
              tutti_last_error());
     result->line = line;
     return line;
+}
+
+void ranks_share_cores(void)
+{
+    cpu_set_t all, two;
+    CPU_ZERO(&two);
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&two) < 2; core++)
+        if (CPU_ISSET(core, &all))
+            CPU_SET(core, &two);
+    (void)sched_setaffinity(0, sizeof two, &two);
 }
 
 bool ranks_short(void)

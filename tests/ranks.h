@@ -66,6 +66,10 @@ enum tutti_status ranks_join(const struct ranks *ranks, int rank, tutti_store_t 
 /* Notes where a rank's part failed and returns the line. */
 int ranks_fail(struct ranks *ranks, int rank, const char *file, int line, const char *what);
 
+/* Binds this process, and so all ranks, to two cores at most: three ranks and more then share
+ * cores, on any machine. */
+void ranks_share_cores(void);
+
 /* Whether the tests should be quick: under sanitizers. */
 bool ranks_short(void);
 /* So many operations, fewer where the tests should be quick, or what TUTTI_TEST_OPERATIONS says. */

@@ -79,6 +79,7 @@ int main(int argc, char **argv)
     const int size = argc == 3 ? atoi(argv[2]) : 0;
     if (size < 3 || size > TUTTI_MAX_RANKS)
         return 2;
+    ranks_share_cores(); /* so that the arenas have an exchange area */
     struct ranks *ranks = ranks_create(size, strcmp(argv[1], "threads") == 0 ? 0 : size, 0);
     const int failed = ranks_run(ranks, rank_main);
     ranks_destroy(ranks);

@@ -462,7 +462,7 @@ static void permit(mode_t folder_mode, mode_t socket_mode)
     const struct dirent *entry;
     while ((entry = readdir(folder)))
         if (strncmp(entry->d_name, "so-", 3) == 0)
-            fchmodat(dirfd(folder), entry->d_name, socket_mode, 0);
+            assert_int_equal(fchmodat(dirfd(folder), entry->d_name, socket_mode, 0), 0);
     fchmod(dirfd(folder), folder_mode);
     closedir(folder);
 }
