@@ -579,6 +579,8 @@ static int least_of(const struct faults_point *point, int *most)
     int least = point->call == CALL_SUBSET || in_pieces ? 3 : 2;
     if (point->call == CALL_SWAP)
         *most = 2;
+    if (point->call == CALL_REDUCE && *most > 4)
+        *most = 4; /* more ranks that have a core each reduce by a two-shot: choose.c */
     if (point->call == CALL_MESH) {
         *most = ranks_short() || !ranks_fit(8) ? 0 : 8;
         return 8;
