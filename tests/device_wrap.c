@@ -59,7 +59,7 @@ enum tutti_status __real_tutti_comm_split(tutti_comm_t *comm, int color, int key
 enum tutti_status __real_tutti_comm_dup(tutti_comm_t *comm,
                                         const struct tutti_comm_options *options,
                                         tutti_comm_t **dup);
-void __real_tutti_comm_destroy(tutti_comm_t *comm);
+enum tutti_status __real_tutti_comm_destroy(tutti_comm_t *comm);
 enum tutti_status __real_tutti_all_reduce_with(const void *send, void *recv, size_t count,
                                                enum tutti_dtype dtype, tutti_op_t op,
                                                tutti_comm_t *comm, tutti_stream_t stream,
@@ -82,7 +82,7 @@ enum tutti_status __wrap_tutti_comm_split(tutti_comm_t *comm, int color, int key
 enum tutti_status __wrap_tutti_comm_dup(tutti_comm_t *comm,
                                         const struct tutti_comm_options *options,
                                         tutti_comm_t **dup);
-void __wrap_tutti_comm_destroy(tutti_comm_t *comm);
+enum tutti_status __wrap_tutti_comm_destroy(tutti_comm_t *comm);
 enum tutti_status __wrap_tutti_all_reduce(const void *send, void *recv, size_t count,
                                           enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
                                           tutti_stream_t stream);
@@ -412,13 +412,15 @@ enum tutti_status __wrap_tutti_comm_dup(tutti_comm_t *comm,
     return status;
 }
 
-void __wrap_tutti_comm_destroy(tutti_comm_t *comm)
+enum tutti_status __wrap_tutti_comm_destroy(tutti_comm_t *comm)
 {
     struct stage *stage = stage_of(comm);
     bool bound = stage && device_bind(tutti_comm_rank(comm));
-    __real_tutti_comm_destroy(comm); /* before the stream of its last operation goes */
-    if (bound)
+    /* Before the stream of its last operation goes. */
+    const enum tutti_status status = __real_tutti_comm_destroy(comm);
+    if (bound && status == TUTTI_OK)
         stage_close(stage);
+    return status;
 }
 
 enum tutti_status __wrap_tutti_all_reduce_with(const void *send, void *recv, size_t count,
