@@ -29,7 +29,8 @@ static inline enum tutti_status collective_send_recv(const void *send, void *rec
 }
 
 /* In a v-form counts[r] is the length of rank r's block; an all_to_all_v sends this to rank r. In
- * other calls counts[0] is the length of every block. The call may not be one of a group. `op` is
+ * other calls counts[0] is the length of every block. In a group of calls `counts` must stay until
+ * its end, and an all_to_all_v may not be one of them. `op` is
  * ignored unless the collective reduces, `root` unless it has a root. `options` may be NULL. */
 static inline enum tutti_status collective_call(enum tutti_collective which, const void *send,
                                                 void *recv, const size_t *counts,

@@ -8,6 +8,8 @@
  * usage: test_roots threads|processes
  *   TUTTI_TEST_OPERATIONS: how many programs; TUTTI_TEST_SEED: of the first one
  */
+#include "../../tools/collective.h"
+#include "../../tools/collective_call.h"
 #include "random.h"
 #include "ranks.h"
 
@@ -112,42 +114,22 @@ struct memory {
                  [MOST_RANKS]; /* of each call: a group of calls reads them at its end */
 };
 
-static enum tutti_status call_run(const struct call *call, size_t *counts, int size,
-                                  tutti_comm_t *comm, const struct memory *memory)
+/* `counts`: kept until the end of a group of calls, so that the call may be one of a group. */
+static enum tutti_status call_run(const struct call *call, size_t *counts, tutti_comm_t *comm,
+                                  const struct memory *memory)
 {
-    float *send = memory->send, *recv = memory->recv;
-    const size_t count = call->count;
-    const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
-    for (int r = 0; r < size; r++)
-        counts[r] = count;
-    switch ((int)call->collective) {
-    case TUTTI_COLLECTIVE_BROADCAST:
-        return tutti_broadcast(send, recv, count, TUTTI_FLOAT32, call->root, comm, stream);
-    case TUTTI_COLLECTIVE_REDUCE:
-        return tutti_reduce(send, recv, count, TUTTI_FLOAT32, TUTTI_SUM, call->root, comm, stream);
-    case TUTTI_COLLECTIVE_GATHER:
-        return tutti_gather(send, recv, count, TUTTI_FLOAT32, call->root, comm, stream);
-    case TUTTI_COLLECTIVE_SCATTER:
-        return tutti_scatter(send, recv, count, TUTTI_FLOAT32, call->root, comm, stream);
-    case TUTTI_COLLECTIVE_GATHER_V:
-        return tutti_gather_v(send, count, recv, counts, NULL, TUTTI_FLOAT32, call->root, comm,
-                              stream);
-    case TUTTI_COLLECTIVE_SCATTER_V:
-        return tutti_scatter_v(send, counts, NULL, recv, count, TUTTI_FLOAT32, call->root, comm,
-                               stream);
-    case TUTTI_COLLECTIVE_ALL_REDUCE:
-        return tutti_all_reduce(send, recv, count, TUTTI_FLOAT32, TUTTI_SUM, comm, stream);
-    case TUTTI_COLLECTIVE_ALL_GATHER:
-        return tutti_all_gather(send, recv, count, TUTTI_FLOAT32, comm, stream);
-    default:
-        return tutti_barrier(comm, NULL, 0, stream);
-    }
+    for (int r = 0; r < MOST_RANKS; r++)
+        counts[r] = call->count;
+    if (call->collective == TUTTI_COLLECTIVE_BARRIER)
+        return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    return collective_call(call->collective, memory->send, memory->recv, counts, TUTTI_FLOAT32,
+                           TUTTI_SUM, call->root, comm, NULL);
 }
 
 /* Runs calls up to the first error. Every call of a group writes to the same memory: this test
  * looks at statuses alone. */
 static enum tutti_status program_run(const struct program *program, const struct call *calls,
-                                     int size, tutti_comm_t *comm, struct memory *memory)
+                                     tutti_comm_t *comm, struct memory *memory)
 {
     enum tutti_status status = TUTTI_OK;
     for (int i = 0; i < program->calls_count && status == TUTTI_OK; i++) {
@@ -155,7 +137,7 @@ static enum tutti_status program_run(const struct program *program, const struct
         if (group >= 0 && (i == 0 || program->group_of[i - 1] != group))
             status = tutti_group_start();
         if (status == TUTTI_OK)
-            status = call_run(&calls[i], memory->counts[i], size, comm, memory);
+            status = call_run(&calls[i], memory->counts[i], comm, memory);
         if (group >= 0 && program->group_of[i + 1] != group) {
             const enum tutti_status ended = tutti_group_end();
             status = status == TUTTI_OK ? ended : status;
@@ -213,7 +195,7 @@ static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_t *comm;
     RANKS_CHECK(memory.send && memory.recv);
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
-    RANKS_CHECK(program_run(program, calls, ranks->size, comm, &memory) == TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(program_run(program, calls, comm, &memory) == TUTTI_ERR_MISMATCH);
     const int failed = check_fault(ranks, rank, program, comm);
     tutti_comm_destroy(comm);
     free(memory.send);
