@@ -171,7 +171,7 @@ static enum tutti_status set(void *context, const char *key, const void *value, 
         store.record_bytes = size - sizeof(struct meet_join);
     }
     if (strstr(key, "/join/") && size == sizeof(struct meet_join))
-        memcpy(store.token, ((const struct meet_join *)value)->token, sizeof store.token);
+        memcpy(store.token, kept->value + offsetof(struct meet_join, token), sizeof store.token);
     return TUTTI_OK;
 }
 
