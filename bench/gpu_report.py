@@ -4,8 +4,10 @@
 
 usage: gpu_report.py join OUT.json TUTTI.json... [--torch TORCH.json]...
        gpu_report.py table RESULT.json...
+       gpu_report.py loopback OUT.json NOW.json... [--before BEFORE.json...]
 """
 import json
+import statistics
 import sys
 
 from rows import write as write_rows
@@ -21,7 +23,19 @@ GOALS = {
                              51.5, 101, 200])),
 }
 RIVALS = {"nccl": "NCCL", "nccl_symmetric": "NCCL symmetric", "torch_one_shot": "PyTorch one-shot",
-          "torch_two_shot": "PyTorch two-shot"}
+          "torch_two_shot": "PyTorch two-shot", "torch_low_contention": "PyTorch low-contention",
+          "torch_reduce_scatter": "PyTorch reduce_scatter_out"}
+# Issue "every collective at the link's speed": at most this part of NCCL's time, in its better form, or
+# 1.15 times the bound, by bytes of the larger buffer up to these, and more.
+PART_BYTES = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, float("inf")]
+PARTS = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"),
+                      [.3, .35, .45, .6, .65, .75])
+PARTS.update(dict.fromkeys(("broadcast", "reduce"), [.35, .45, .6, .75, .9, .95]))
+PARTS["send_recv"] = [.25, .3, .4, .5, .6, .75]
+WHOLE = ("broadcast", "reduce", "send_recv")  # a rank sends its larger buffer, not all but one block of it
+LAUNCH_US, HOP_US, BYTES_A_US = .58, .66, 364e3
+# The times of two builds, in turns on one machine, differ by this part without a reason.
+NOISE = .05
 GLOO = "torch_gloo"
 # Issue "Topology": host-staged, so many times faster than Gloo.
 STAGED_GOALS = {4 * KIB: 20, MIB: 8, 4 * MIB: 8, 16 * MIB: 8, 64 * MIB: 8}
@@ -52,15 +66,16 @@ def join(out, paths, torch_paths):
     torch = {}
     for path in torch_paths:
         for row in load(path)["rows"]:
-            torch[row["dtype"], row["ranks"], row["bytes"]] = row
+            torch[row.get("collective", "all_reduce"), row["dtype"], row["ranks"], row["bytes"]] = row
     results = [load(path) for path in paths]
     rows = [row for result in results for row in result["rows"]]
     for row in rows:
+        key = row["collective"], row["dtype"], row["ranks"], row["bytes"]
         if row["graph"] and not row["in_place"]:
-            theirs = torch.get((row["dtype"], row["ranks"], row["bytes"]), {})
+            theirs = torch.get(key, {})
             row["rivals"].update({name: theirs[name] for name in RIVALS if name in theirs})
         if not row["graph"] and row["in_place"]:
-            theirs = torch.get((row["dtype"], row["ranks"], row["bytes"]), {})
+            theirs = torch.get(key, {})
             row["rivals"].update({GLOO: theirs[GLOO]} if GLOO in theirs else {})
         best = min(row["rivals"].values(), default=None)
         row["ratio"] = round(row["tutti_us"] / best, 3) if best else None
@@ -129,6 +144,79 @@ def print_staged(rows):
     return met, sum(row["bytes"] in STAGED_GOALS for row in rows)
 
 
+def limit_of(row):
+    """The goal of a row in microseconds, None if there is none."""
+    theirs = [row["rivals"][name] for name in ("nccl", "nccl_symmetric") if name in row["rivals"]]
+    if row["collective"] not in PARTS or not row["graph"]:
+        return None
+    share = 1 if row["collective"] in WHOLE else (row["ranks"] - 1) / row["ranks"]
+    bound = 1.15 * (LAUNCH_US + HOP_US + row["bytes"] * share / BYTES_A_US)
+    part = next(p for size, p in zip(PART_BYTES, PARTS[row["collective"]]) if row["bytes"] <= size)
+    return max(bound, part * min(theirs)) if theirs else None
+
+
+def print_collectives(rows):
+    """A table for each collective but the all-reduce, out of place; returns what print_block() does."""
+    totals = [0] * 4
+    blocks = {}
+    for row in rows:
+        if row["collective"] not in ("all_reduce", "barrier") and not row["in_place"]:
+            key = row["collective"], row["dtype"], row["ranks"], row["graph"], row.get("max_blocks")
+            blocks.setdefault(key, []).append(row)
+    for (collective, dtype, ranks, graph, max_blocks), block in blocks.items():
+        names = [name for name in RIVALS if any(name in row["rivals"] for row in block)]
+        limits = [limit_of(row) for row in block]
+        goals = any(limits)
+        print(f"\n{collective}, {ranks} ranks, {dtype}, {'a graph' if graph else 'eager calls'}, "
+              + (f"{max_blocks} blocks at most, " if max_blocks else "") + "microseconds\n")
+        print("| bytes | Tutti | " + "".join(f"{RIVALS[n]} | " for n in names) + "ratio |" +
+              (" goal | |" if goals else ""))
+        print("|---" * (3 + len(names) + (2 if goals else 0)) + "|")
+        for row, limit in zip(block, limits):
+            us, ratio = row["tutti_us"], row["ratio"]
+            cells = [size_text(row["bytes"]), us_text(us)] + [us_text(row["rivals"].get(n)) for n in names]
+            cells.append(f"{ratio:.2f}" + (" **slower**" if ratio > 1 else "") if ratio else "")
+            if goals:
+                cells += [us_text(limit), "met" if us <= limit else "**missed**"] if limit else ["", ""]
+            print("| " + " | ".join(cells) + " |")
+            totals = [a + b for a, b in zip(totals, (bool(limit) and us <= limit, bool(limit),
+                                                     bool(ratio) and ratio > 1, bool(ratio)))]
+    return totals
+
+
+def loopback(out, paths, before_paths):
+    """The kernels' times among ranks of one device, medians of the turns, beside those of an earlier commit."""
+    def medians(paths):
+        times = {}
+        for path in paths:
+            for row in load(path)["rows"]:
+                if not row["in_place"]:
+                    key = row["collective"], row["algo"] or "", row["ranks"], row["bytes"]
+                    times.setdefault(key, []).append(row["tutti_us"])
+        return {key: statistics.median(us) for key, us in times.items()}
+
+    now, before = medians(paths), medians(before_paths)
+    first = load(paths[0])
+    former = load(before_paths[0])["commit"] if before_paths else None
+    print(f"{first['machine']}, commit {first['commit']}" + (f" beside {former}" if former else "") + f", {first['date']}\n")
+    print("| collective | kernel | ranks | bytes | before | now | now / before |\n|---|---|---|---|---|---|---|")
+    rows, slower = [], 0
+    for key, us in now.items():
+        collective, kernel, ranks, size = key
+        ratio = us / before[key] if key in before else None
+        slower += ratio is not None and ratio > 1 + NOISE
+        rows.append({"collective": collective, "kernel": kernel, "ranks": ranks, "bytes": size, "us": us,
+                     "before_us": before.get(key), "ratio": ratio and round(ratio, 3)})
+        print(f"| {collective} | {kernel} | {ranks} | {size_text(size)} | {us_text(before.get(key))} | {us_text(us)} | " +
+              (f"{ratio:.2f}" + (" **slower**" if ratio > 1 + NOISE else "") if ratio else "") + " |")
+    wrong = sum(row["wrong"] or 0 for path in paths for row in load(path)["rows"])
+    print(f"\nslower by more than {NOISE:.0%}: {slower} of {sum(row['ratio'] is not None for row in rows)}; "
+          f"wrong elements: {wrong}")
+    write_rows(out, {"machine": first["machine"], "commit": first["commit"], "before": former, "date": first["date"],
+                     "rows": rows})
+    return not wrong
+
+
 def table(paths):
     """All tables, then a line that says how many goals are met; returns whether all is well."""
     rows = []
@@ -145,8 +233,10 @@ def table(paths):
     for (dtype, ranks), block in blocks.items():
         totals = [a + b for a, b in zip(totals, print_block(dtype, ranks, block))]
     totals[:2] = [a + b for a, b in zip(totals, print_staged(rows))]
+    totals = [a + b for a, b in zip(totals, print_collectives(rows))]
     hosts = [row["host_us"] for row in rows
-             if row.get("host_us") and not row["in_place"] and row["dtype"] == "bfloat16"]
+             if row.get("host_us") and not row["in_place"] and row["dtype"] == "bfloat16" and
+             row["collective"] == "all_reduce"]
     wrong = sum(row["wrong"] or 0 for row in rows)
     unchecked = sum(row["wrong"] is None for row in rows)
     print(f"\ngoals met: {totals[0]} of {totals[1]}; slower than the best rival: {totals[2]} of "
@@ -157,10 +247,14 @@ def table(paths):
 
 
 def main():
-    if len(sys.argv) < 3 or sys.argv[1] not in ("join", "table"):
+    if len(sys.argv) < 3 or sys.argv[1] not in ("join", "table", "loopback"):
         sys.exit(__doc__)
     if sys.argv[1] == "table":
         sys.exit(0 if table(sys.argv[2:]) else 1)
+    if sys.argv[1] == "loopback":
+        words = sys.argv[3:]
+        cut = words.index("--before") if "--before" in words else len(words)
+        sys.exit(0 if loopback(sys.argv[2], words[:cut], words[cut + 1:]) else 1)
     words, torch, paths = iter(sys.argv[3:]), [], []
     for word in words:
         if word == "--torch":

@@ -51,7 +51,7 @@ static void require_gpu(bool good)
 {
     if (good)
         return;
-    fprintf(stderr, "group: %s\n", gpu_error());
+    fprintf(stderr, "group: %s\n", library_error());
     _exit(EXIT_FAILURE);
 }
 

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""PyTorch's symmetric-memory all-reduces as rivals: one_shot_all_reduce and two_shot_all_reduce_.
+"""PyTorch's symmetric-memory operations as rivals: one_shot_all_reduce and two_shot_all_reduce_; for an all-gather
+_low_contention_all_gather, for a reduce-scatter _low_contention_reduce_scatter and reduce_scatter_out.
 
 One process a GPU; for each size a CUDA graph of 50 operations (10 from 64 MiB on) is replayed. The ranks
 begin each replay together, the slowest one's time counts, and the median of the replays is reported, as
 `tutti bench --graph` does. Every result is checked. An operation that PyTorch refuses is left out.
 
+Bytes are those of a rank's larger buffer.
+
 usage: torch_symm.py --ranks N --json FILE [--min BYTES] [--max BYTES] [--factor F] [--dtype NAME]...
+                     [--collective all_reduce|all_gather|reduce_scatter]...
 """
 import argparse
+import itertools
 import os
 import statistics
 import tempfile
@@ -33,6 +38,7 @@ def arguments():
     parser.add_argument("--max", type=int, default=1 << 30)
     parser.add_argument("--factor", type=int, default=2)
     parser.add_argument("--dtype", action="append", choices=DTYPES)
+    parser.add_argument("--collective", action="append", choices=OPERATIONS)
     return parser.parse_args()
 
 
@@ -79,23 +85,55 @@ def replays(stream, graph, renew, batch, rounds):
     return times[3:]
 
 
-def check(result, ranks, what):
+def low_contention(result):
+    """The result of an operation on a stream of PyTorch's own, ready on the current stream."""
+    return torch.ops._c10d_functional.wait_tensor(result)
+
+
+# The operations by collective. Each takes the symmetric buffer, an ordinary one for the result, and the group's name; and
+# returns the result.
+OPERATIONS = {
+    "all_reduce": {
+        "torch_one_shot": lambda buffer, out, group: torch.ops.symm_mem.one_shot_all_reduce(buffer, "sum", group),
+        "torch_two_shot": lambda buffer, out, group: torch.ops.symm_mem.two_shot_all_reduce_(buffer, "sum", group),
+    },
+    "all_gather": {
+        "torch_low_contention": lambda buffer, out, group: low_contention(
+            torch.ops.symm_mem._low_contention_all_gather(buffer, group)),
+    },
+    "reduce_scatter": {
+        "torch_low_contention": lambda buffer, out, group: low_contention(
+            torch.ops.symm_mem._low_contention_reduce_scatter(buffer, "sum", group)),
+        "torch_reduce_scatter": lambda buffer, out, group: torch.ops.symm_mem.reduce_scatter_out(
+            buffer, group, False, out),
+    },
+}
+
+
+def check(collective, result, ranks, what):
     """The inputs are rank + 1 in every element: small whole numbers, whose sum is exact."""
-    expected = ranks * (ranks + 1) // 2
-    if not bool((result == expected).all()):
+    if collective == "all_gather":
+        right = all(bool((block == rank + 1).all()) for rank, block in enumerate(result.chunk(ranks)))
+    else:
+        right = bool((result == ranks * (ranks + 1) // 2).all())
+    if not right:
         raise SystemExit(f"torch_symm: {what}: a wrong result")
 
 
-def measure(name, buffer, source, stream, group, ranks, batch, rounds):
-    """The median of one operation on a symmetric buffer, None if PyTorch refuses it."""
-    operation = {
-        "torch_one_shot": lambda: torch.ops.symm_mem.one_shot_all_reduce(buffer, "sum", group),
-        "torch_two_shot": lambda: torch.ops.symm_mem.two_shot_all_reduce_(buffer, "sum", group),
-    }[name]
-    refused = 0
+def measure(collective, name, buffer, source, stream, group, ranks, batch, rounds):
+    """The median of one operation on a symmetric buffer, None if PyTorch refuses it, or its capture."""
+    out = torch.empty(buffer.numel() // ranks, dtype=buffer.dtype, device=buffer.device)
+
+    def operation():
+        return OPERATIONS[collective][name](buffer, out, group)
+
+    def renew():
+        return buffer.copy_(source)
+
+    refused, result, graph = 0, None, None
     try:
         with torch.cuda.stream(stream):
-            buffer.copy_(source)
+            renew()
             stream.synchronize()
             Hosts.meet()
             result = operation()
@@ -104,10 +142,14 @@ def measure(name, buffer, source, stream, group, ranks, batch, rounds):
         refused = 1
     if Hosts.slowest(refused):
         return None
-    check(result, ranks, f"{name} of {buffer.numel()}")
-    graph = capture(stream, operation, batch)
-    return statistics.median(
-        replays(stream, graph, lambda: buffer.copy_(source), batch, rounds))
+    check(collective, result, ranks, f"{name} of {buffer.numel()}")
+    try:
+        graph = capture(stream, operation, batch)
+    except RuntimeError:
+        refused = 1
+    if Hosts.slowest(refused):
+        return None
+    return statistics.median(replays(stream, graph, renew, batch, rounds))
 
 
 def sizes(options):
@@ -130,16 +172,21 @@ def run(rank, options, store):
         most = options.max // dtype.itemsize
         whole = symm.empty(most, dtype=dtype, device=f"cuda:{rank}")
         symm.rendezvous(whole, group)
-        for size in sizes(options):
-            count = size // dtype.itemsize
+        for collective, size in itertools.product(options.collective or ["all_reduce"], sizes(options)):
+            blocks = 1 if collective == "all_reduce" else options.ranks
+            block = size // dtype.itemsize // blocks
+            count = block if collective == "all_gather" else block * blocks  # of the input
+            if not block:
+                continue
             buffer = whole[:count]
             source = torch.full((count,), rank + 1, dtype=dtype, device=f"cuda:{rank}")
             batch, rounds = (50, 40) if size < LARGE else (10, 10)
-            row = {"dtype": dtype_name, "ranks": options.ranks, "bytes": count * dtype.itemsize}
-            for name in ("torch_one_shot", "torch_two_shot"):
+            row = {"collective": collective, "dtype": dtype_name, "ranks": options.ranks,
+                   "bytes": block * blocks * dtype.itemsize}
+            for name in OPERATIONS[collective]:
                 if name == "torch_one_shot" and size > ONE_SHOT_MOST:
                     continue
-                us = measure(name, buffer, source, stream, group, options.ranks, batch, rounds)
+                us = measure(collective, name, buffer, source, stream, group, options.ranks, batch, rounds)
                 if us is not None:
                     row[name] = us
             rows.append(row)

@@ -5,8 +5,8 @@ install(TARGETS tutti tutti_archive EXPORT tuttiTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/tutti/collectives.h include/tutti/communicators.h include/tutti/pg.h include/tutti/recorder.h include/tutti/recovery.h include/tutti/tutti.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
+file(GLOB headers CONFIGURE_DEPENDS include/tutti/*.h)
+install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${config_dir})
@@ -21,24 +21,23 @@ file(RELATIVE_PATH TUTTI_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /pr
 configure_file(cmake/tutti.pc.in ${PROJECT_BINARY_DIR}/tutti.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-foreach(section 1 3 7)
+foreach(section 1 7)
     file(GLOB pages CONFIGURE_DEPENDS man/*.${section})
     install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
 endforeach()
-# Each function gets a page under its own name: an alias of its group's page, which lists the names under NAME.
-file(GLOB pages CONFIGURE_DEPENDS man/*.3)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${pages})
-foreach(page ${pages})
-    get_filename_component(title ${page} NAME)
-    file(READ ${page} text)
-    string(REGEX REPLACE ".*\n\\.SH NAME\n(.*)\n\\.SH SYNOPSIS.*" "\\1" text "${text}")
-    string(REGEX MATCHALL "tutti_[a-z0-9_]+" functions "${text}")
-    foreach(function ${functions})
-        set(alias ${PROJECT_BINARY_DIR}/man/${function}.3)
-        if(NOT title STREQUAL "${function}.3")
-            file(WRITE ${alias} ".so man3/${title}\n")
-            install(FILES ${alias} DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
-        endif()
-    endforeach()
-endforeach()
+# The pages of section 3 come from the comments of the headers: one for each group of functions, and an alias for each name.
+find_package(Python3 3.9 QUIET COMPONENTS Interpreter)
+if(Python3_Interpreter_FOUND)
+    set(pages ${PROJECT_BINARY_DIR}/man)
+    add_custom_command(OUTPUT ${pages}/made
+        COMMAND ${CMAKE_COMMAND} -E rm -rf ${pages}
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${pages}
+        COMMAND Python3::Interpreter scripts/manual-pages ${pages} ${headers}
+        COMMAND ${CMAKE_COMMAND} -E touch ${pages}/made
+        DEPENDS scripts/manual-pages ${headers} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
+    add_custom_target(tutti_manual ALL DEPENDS ${pages}/made)
+    install(DIRECTORY ${pages}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man3 FILES_MATCHING PATTERN *.3)
+else()
+    message(WARNING "No Python 3.9 or newer: the man pages of the functions (section 3) are left out")
+endif()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -28,7 +28,7 @@ int device_count(const char **reason)
         count = gpu_probe();
         if (count > 0 && getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES"))
             count = MOST_RANKS;
-        snprintf(text, sizeof text, "%s", count ? "" : gpu_error());
+        snprintf(text, sizeof text, "%s", count ? "" : library_error());
     }
     if (reason)
         *reason = text;
@@ -58,7 +58,7 @@ bool device_bind(int rank)
     if (bound >= 0)
         return true;
     if (!gpu_open() || gpu_count() == 0 || !gpu_bind(rank % gpu_count())) {
-        fprintf(stderr, "device: rank %d has no GPU: %s\n", rank, gpu_error());
+        fprintf(stderr, "device: rank %d has no GPU: %s\n", rank, library_error());
         return false;
     }
     bound = rank % gpu_count();

@@ -7,9 +7,10 @@
 
 #include "../tools/gpu.h"
 #include "base/error.h"
+#include "coll/request.h"
 #include "comm/comm.h"
 #include "cpu/transport/group.h"
-#include "cuda/runtime/group_internal.h"
+#include "cuda/comm/group_internal.h"
 #include "tutti/recovery.h"
 
 #include <pthread.h>
@@ -21,6 +22,7 @@ enum { GUARD_BYTES = 256, POISON = 0xa5, LINE = 256, MOST_STAGES = 256 };
 
 struct stage {
     tutti_comm_t *comm;
+    int rank, size;
     tutti_stream_t streams[2];
     unsigned turn;              /* of the streams */
     unsigned char *send, *recv; /* on the device, `bytes` each */
@@ -60,14 +62,6 @@ enum tutti_status __real_tutti_comm_dup(tutti_comm_t *comm,
                                         const struct tutti_comm_options *options,
                                         tutti_comm_t **dup);
 enum tutti_status __real_tutti_comm_destroy(tutti_comm_t *comm);
-enum tutti_status __real_tutti_all_reduce_with(const void *send, void *recv, size_t count,
-                                               enum tutti_dtype dtype, tutti_op_t op,
-                                               tutti_comm_t *comm, tutti_stream_t stream,
-                                               const struct tutti_call_options *options);
-enum tutti_status __real_tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
-                                            tutti_stream_t stream,
-                                            const struct tutti_call_options *options);
-/* What the tests call. */
 enum tutti_status __wrap_tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                            const struct tutti_comm_options *options,
                                            tutti_comm_t **comm);
@@ -83,24 +77,14 @@ enum tutti_status __wrap_tutti_comm_dup(tutti_comm_t *comm,
                                         const struct tutti_comm_options *options,
                                         tutti_comm_t **dup);
 enum tutti_status __wrap_tutti_comm_destroy(tutti_comm_t *comm);
-enum tutti_status __wrap_tutti_all_reduce(const void *send, void *recv, size_t count,
-                                          enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
-                                          tutti_stream_t stream);
-enum tutti_status __wrap_tutti_all_reduce_with(const void *send, void *recv, size_t count,
-                                               enum tutti_dtype dtype, tutti_op_t op,
-                                               tutti_comm_t *comm, tutti_stream_t stream,
-                                               const struct tutti_call_options *options);
-enum tutti_status __wrap_tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
-                                       tutti_stream_t stream);
-enum tutti_status __wrap_tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
-                                            tutti_stream_t stream,
-                                            const struct tutti_call_options *options);
-
-/* ---- stages ---------------------------------------------------------------------------------- */
+/* The table of the library, and the one that communicators use: backends_set(). */
+extern const struct backend __real_cuda_backend;
+extern struct backend __wrap_cuda_backend;
+struct backend __wrap_cuda_backend;
 
 static enum tutti_status broken(void)
 {
-    return error_set(TUTTI_ERR_CUDA, "device_wrap: %s", gpu_error());
+    return error_set(TUTTI_ERR_CUDA, "device_wrap: %s", library_error());
 }
 
 /* Of the graph of each call; 0: it is called. */
@@ -117,19 +101,23 @@ static bool takes_turns(void)
     return text && strcmp(text, "2") == 0;
 }
 
-/* The communicator's, NULL if it has none: it is no CUDA one. */
-static struct stage *stage_of(const tutti_comm_t *comm)
+/* The stage of this communicator, or of the one that has this group; NULL: there is none. */
+static struct stage *stage_find(const tutti_comm_t *comm, const void *group)
 {
     struct stage *found = NULL;
-    /* Before the lock: tests count those on the way of a CPU operation. */
-    if (!comm || comm->config.device != TUTTI_DEVICE_CUDA)
-        return NULL;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < MOST_STAGES; i++)
-        if (stages[i] && stages[i]->comm == comm)
+    for (int i = 0; i < MOST_STAGES && !found; i++)
+        if (stages[i] && (stages[i]->comm == comm || (group && stages[i]->comm->group == group)))
             found = stages[i];
     pthread_mutex_unlock(&lock);
     return found;
+}
+
+/* The communicator's, NULL if it has none: it is no CUDA one. */
+static struct stage *stage_of(const tutti_comm_t *comm)
+{
+    /* Before the lock: tests count those on the way of a CPU operation. */
+    return comm && comm->config.device == TUTTI_DEVICE_CUDA ? stage_find(comm, NULL) : NULL;
 }
 
 static void stage_open(tutti_comm_t *comm)
@@ -138,10 +126,12 @@ static void stage_open(tutti_comm_t *comm)
     int i = 0;
     if (!stage || !gpu_stream_create(&stage->streams[0]) ||
         !gpu_stream_create(&stage->streams[1])) {
-        fprintf(stderr, "device_wrap: %s\n", gpu_error());
+        fprintf(stderr, "device_wrap: %s\n", library_error());
         abort();
     }
     stage->comm = comm;
+    stage->rank = tutti_comm_rank(comm);
+    stage->size = tutti_comm_world_size(comm);
     pthread_mutex_lock(&lock);
     while (i < MOST_STAGES && stages[i])
         i++;
@@ -228,29 +218,19 @@ static bool stage_reserve(struct stage *stage, size_t bytes)
 
 /* ---- one operation --------------------------------------------------------------------------- */
 
-/* A call of the library, to be captured or not. */
+/* A request of the library, to be captured or not. */
 struct call {
     tutti_comm_t *comm;
-    const struct tutti_call_options *options;
-    const int *ranks; /* of a barrier */
-    bool barrier;
-    const void *send;
-    void *recv;
-    size_t count;
-    enum tutti_dtype dtype;
-    tutti_op_t op;
+    const struct algorithm *algorithm;
+    struct request request;
 };
 
-static enum tutti_status call_make(const struct call *call, tutti_stream_t stream)
+static enum tutti_status call_make(struct call *call, tutti_stream_t stream)
 {
-    if (call->barrier)
-        return __real_tutti_barrier_with(call->comm, call->ranks, (int)call->count, stream,
-                                         call->options);
-    return __real_tutti_all_reduce_with(call->send, call->recv, call->count, call->dtype, call->op,
-                                        call->comm, stream, call->options);
+    return call->algorithm->run(call->comm->group, &call->request, stream);
 }
 
-static enum tutti_status call_capture(const struct call *call, tutti_stream_t stream, void **graph)
+static enum tutti_status call_capture(struct call *call, tutti_stream_t stream, void **graph)
 {
     if (!gpu_capture_begin(stream))
         return broken();
@@ -283,7 +263,7 @@ static enum tutti_status fault_of(tutti_comm_t *comm)
 }
 
 /* To the end of the stream, and what came of it. */
-static enum tutti_status call_run(const struct call *call, struct stage *stage)
+static enum tutti_status call_run(struct call *call, struct stage *stage)
 {
     void *graph = NULL;
     tutti_stream_t stream = stage->streams[takes_turns() ? stage->turn++ % 2 : 0];
@@ -328,27 +308,199 @@ static enum tutti_status unchanged(struct stage *stage, const unsigned char *dev
     return TUTTI_OK;
 }
 
-static enum tutti_status all_reduce_staged(struct stage *stage, struct call *call)
+/* The bytes of an operand, and where they lie on the device. */
+struct span {
+    unsigned char *host;
+    size_t first, bytes; /* the offset in the operand */
+    unsigned char *device;
+};
+
+static struct span span_of(const struct call *call, const struct stage *stage, bool is_send)
 {
-    const void *send = call->send;
-    void *recv = call->recv;
-    size_t bytes = call->count * tutti_dtype_size(call->dtype);
-    bool in_place = send == recv;
-    if (!stage_reserve(stage, bytes))
+    struct span span = {.host = is_send ? (unsigned char *)(uintptr_t)call->request.send
+                                        : call->request.recv};
+    span.bytes = request_span(&call->request, is_send, stage->rank, stage->size, &span.first);
+    span.host += span.first;
+    return span;
+}
+
+static bool span_meets(const struct span *a, const struct span *b)
+{
+    return a->bytes && b->bytes && a->host < b->host + b->bytes && b->host < a->host + a->bytes;
+}
+
+/* Puts a span into device memory, between guards. */
+static bool span_put(struct span *span, unsigned char *memory, bool is_read)
+{
+    span->device = memory + GUARD_BYTES + (uintptr_t)span->host % LINE;
+    return gpu_fill(span->device - GUARD_BYTES, POISON, span->bytes + 2 * GUARD_BYTES) &&
+           (!is_read || !span->bytes || gpu_copy(span->device, span->host, span->bytes));
+}
+
+/* Operands in place are parts of one span. Gaps between the blocks of a v-form keep what they
+ * have, so they are copied too. */
+static enum tutti_status call_staged(struct call *call, struct stage *stage)
+{
+    struct span send = span_of(call, stage, true), recv = span_of(call, stage, false);
+    const bool in_place = span_meets(&send, &recv);
+    struct span out = recv;
+    if (in_place) {
+        unsigned char *end = send.host + send.bytes > recv.host + recv.bytes
+                                 ? send.host + send.bytes
+                                 : recv.host + recv.bytes;
+        out.host = send.host < recv.host ? send.host : recv.host;
+        out.bytes = (size_t)(end - out.host);
+    }
+    const bool keeps = in_place || coll_rows[call->request.collective].varies;
+    if (!stage_reserve(stage, send.bytes > out.bytes ? send.bytes : out.bytes) ||
+        !span_put(&out, stage->recv, keeps) || (!in_place && !span_put(&send, stage->send, true)))
         return broken();
-    unsigned char *to = stage->recv + GUARD_BYTES + (uintptr_t)recv % LINE;
-    unsigned char *from = in_place ? to : stage->send + GUARD_BYTES + (uintptr_t)send % LINE;
-    if (!gpu_fill(to - GUARD_BYTES, POISON, bytes + 2 * GUARD_BYTES) ||
-        !gpu_copy(from, send, bytes))
-        return broken();
-    call->send = from;
-    call->recv = to;
+    if (in_place)
+        send.device = out.device + (send.host - out.host);
+    call->request.send = send.bytes ? send.device - send.first : NULL;
+    call->request.recv = recv.bytes ? out.device + (recv.host - out.host) - recv.first : NULL;
     enum tutti_status status = call_run(call, stage);
-    if (!status)
-        status = fetch(stage, to, bytes, recv);
-    if (!status && !in_place)
-        status = unchanged(stage, from, bytes, send);
+    if (!status && out.bytes)
+        status = fetch(stage, out.device, out.bytes, out.host);
+    if (!status && send.bytes && !in_place)
+        status = unchanged(stage, send.device, send.bytes, send.host);
     return status;
+}
+
+/* ---- between the communicator and its back end ----------------------------------------------- */
+
+/* An algorithm of the library, and the one that a request of a test has. */
+static struct wrapped {
+    struct algorithm algorithm;
+    const struct algorithm *library;
+} wrapped[8];
+static _Thread_local bool passes; /* the thread's calls have device operands */
+
+static enum tutti_status run(void *group, struct request *request, tutti_stream_t stream)
+{
+    const struct wrapped *own = (const struct wrapped *)request->choice.run;
+    struct stage *stage = passes ? NULL : stage_find(NULL, group);
+    request->choice.run = own->library;
+    if (!stage)
+        return own->library->run(group, request, stream);
+    if (!device_bind(stage->rank)) /* threads that a test starts itself come here unbound */
+        return broken();
+    struct call call = {.comm = stage->comm, .algorithm = own->library, .request = *request};
+    const enum tutti_status status = call_staged(&call, stage);
+    request->entry = call.request.entry;
+    request->signature = call.request.signature;
+    return status;
+}
+
+/* Messages lie in blocks of their own. */
+struct message {
+    struct request *request;
+    void *host;
+    unsigned char *device;
+};
+
+static size_t message_bytes(const struct message *message)
+{
+    return stage_bytes(message->request->bytes + 1);
+}
+
+static bool message_put(struct message *message)
+{
+    struct request *request = message->request;
+    const bool sends = request->collective == TUTTI_COLLECTIVE_SEND;
+    message->host = sends ? (void *)(uintptr_t)request->send : request->recv;
+    message->device = block_take(message_bytes(message));
+    if (!message->device)
+        return false;
+    request->send = request->recv = message->device;
+    return !sends || !request->bytes || gpu_copy(message->device, message->host, request->bytes);
+}
+
+static bool message_fetch(struct message *message)
+{
+    const struct request *request = message->request;
+    return request->collective == TUTTI_COLLECTIVE_SEND || !request->bytes ||
+           gpu_copy(message->host, message->device, request->bytes);
+}
+
+/* Runs messages to their end by a function of the library. */
+static enum tutti_status messages_run(struct stage *stage, struct request *const *requests,
+                                      int count, bool own)
+{
+    const tutti_stream_t stream = stage->streams[0];
+    struct message *messages = calloc((size_t)count, sizeof *messages);
+    bool good = device_bind(stage->rank) && messages;
+    for (int i = 0; i < count && good; i++) {
+        messages[i].request = requests[i];
+        good = message_put(&messages[i]);
+    }
+    if (!good)
+        return broken();
+    enum tutti_status status =
+        own ? __real_cuda_backend.send_own(stage->comm->group, requests[0], requests[1], stream)
+            : __real_cuda_backend.send_recv(stage->comm->group, requests, count, stream);
+    if (!gpu_stream_synchronize(stream) && !status)
+        status = broken();
+    status = status ? status : fault_of(stage->comm);
+    for (int i = 0; i < count; i++) {
+        if (!status && !message_fetch(&messages[i]))
+            status = broken();
+        block_give(messages[i].device, message_bytes(&messages[i]));
+    }
+    free(messages);
+    return status;
+}
+
+static enum tutti_status send_recv(void *group, struct request *const *requests, int count,
+                                   tutti_stream_t stream)
+{
+    struct stage *stage = passes ? NULL : stage_find(NULL, group);
+    return stage ? messages_run(stage, requests, count, false)
+                 : __real_cuda_backend.send_recv(group, requests, count, stream);
+}
+
+static enum tutti_status send_own(void *group, struct request *send, struct request *recv,
+                                  tutti_stream_t stream)
+{
+    struct request *const both[] = {send, recv};
+    struct stage *stage = passes ? NULL : stage_find(NULL, group);
+    return stage ? messages_run(stage, both, 2, true)
+                 : __real_cuda_backend.send_own(group, send, recv, stream);
+}
+
+static const struct algorithm *wrap(const struct algorithm *library)
+{
+    int i = 0;
+    pthread_mutex_lock(&lock);
+    while (wrapped[i].library && wrapped[i].library != library)
+        i++;
+    if (i == sizeof wrapped / sizeof *wrapped - 1)
+        abort();
+    if (!wrapped[i].library) { /* others may use the rows that there are */
+        wrapped[i].algorithm = *library;
+        wrapped[i].algorithm.run = run;
+        wrapped[i].library = library;
+    }
+    pthread_mutex_unlock(&lock);
+    return &wrapped[i].algorithm;
+}
+
+static enum tutti_status choose(const void *group, const struct choice_call *call,
+                                struct choice *choice)
+{
+    const enum tutti_status status = __real_cuda_backend.choose(group, call, choice);
+    if (status == TUTTI_OK && choice->run)
+        choice->run = wrap(choice->run);
+    return status;
+}
+
+static __attribute__((constructor)) void backend_set(void)
+{
+    __wrap_cuda_backend = __real_cuda_backend;
+    __wrap_cuda_backend.choose = choose;
+    __wrap_cuda_backend.send_recv = send_recv;
+    __wrap_cuda_backend.send_own = send_own;
+    __wrap_cuda_backend.barrier = wrap(__real_cuda_backend.barrier);
 }
 
 /* ---- what the tests call --------------------------------------------------------------------- */
@@ -423,79 +575,40 @@ enum tutti_status __wrap_tutti_comm_destroy(tutti_comm_t *comm)
     return status;
 }
 
-enum tutti_status __wrap_tutti_all_reduce_with(const void *send, void *recv, size_t count,
-                                               enum tutti_dtype dtype, tutti_op_t op,
-                                               tutti_comm_t *comm, tutti_stream_t stream,
-                                               const struct tutti_call_options *options)
-{
-    struct stage *stage = stage_of(comm);
-    struct call call = {.comm = comm,
-                        .options = options,
-                        .send = send,
-                        .recv = recv,
-                        .count = count,
-                        .dtype = dtype,
-                        .op = op};
-    if (!stage)
-        return __real_tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, options);
-    if (!device_bind(tutti_comm_rank(comm)))
-        return broken();
-    if (!send || !recv || !count)
-        return call_run(&call, stage);
-    return all_reduce_staged(stage, &call);
-}
-
-enum tutti_status __wrap_tutti_all_reduce(const void *send, void *recv, size_t count,
-                                          enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
-                                          tutti_stream_t stream)
-{
-    return __wrap_tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, NULL);
-}
-
-enum tutti_status __wrap_tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
-                                            tutti_stream_t stream,
-                                            const struct tutti_call_options *options)
-{
-    struct stage *stage = stage_of(comm);
-    struct call call = {
-        .comm = comm, .options = options, .barrier = true, .ranks = ranks, .count = (size_t)count};
-    if (!stage)
-        return __real_tutti_barrier_with(comm, ranks, count, stream, options);
-    return device_bind(tutti_comm_rank(comm)) ? call_run(&call, stage) : broken();
-}
-
-enum tutti_status __wrap_tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
-                                       tutti_stream_t stream)
-{
-    return __wrap_tutti_barrier_with(comm, ranks, count, stream, NULL);
-}
-
 /* ---- for tests that know of devices ---------------------------------------------------------- */
 
 enum tutti_status device_all_reduce(const void *send, void *recv, size_t count,
                                     enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
                                     tutti_stream_t stream, const struct tutti_call_options *options)
 {
-    return __real_tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, options);
+    passes = true;
+    const enum tutti_status status =
+        tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, options);
+    passes = false;
+    return status;
 }
 
 enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
 {
-    return __real_tutti_barrier_with(comm, NULL, 0, stream, NULL);
+    passes = true;
+    const enum tutti_status status = tutti_barrier(comm, NULL, 0, stream);
+    passes = false;
+    return status;
 }
 
-/* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. A host
- * thread counts as CPU ranks do. */
+/* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. A rank
+ * without kernels counts as CPU ranks do. */
 static bool rows_set(tutti_comm_t *comm, uint64_t sequence)
 {
-    if (comm->cuda->proxy) {
-        comm->host->op.sequence = sequence;
+    const struct cuda_group *group = comm->group;
+    if (!cuda_has_kernels(group)) {
+        comm->peers->sequence = sequence;
         return true;
     }
     static _Thread_local struct cuda_row rows[CUDA_BLOCKS];
     unsigned char *there =
         /* On the device: not to be read through. */
-        (unsigned char *)comm->cuda->launch.control + offsetof(struct cuda_control, rows);
+        (unsigned char *)group->launch.control + offsetof(struct cuda_control, rows);
     if (!gpu_copy(rows, there, sizeof rows))
         return false;
     for (int i = 0; i < CUDA_BLOCKS; i++)
@@ -505,8 +618,8 @@ static bool rows_set(tutti_comm_t *comm, uint64_t sequence)
 
 bool device_sequence_set(tutti_comm_t *comm, uint64_t sequence)
 {
-    if (comm->cuda)
+    if (comm->backend->enqueues)
         return rows_set(comm, sequence);
-    comm->host->op.sequence = sequence;
+    comm->peers->sequence = sequence;
     return true;
 }

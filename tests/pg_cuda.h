@@ -116,7 +116,7 @@ static inline int pg_cuda_skip(void)
 {
     if (gpu_probe() > 0)
         return 0;
-    printf("skipped: no GPU: %s\n", gpu_error());
+    printf("skipped: no GPU: %s\n", library_error());
     return 77;
 }
 

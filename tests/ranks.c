@@ -243,6 +243,22 @@ int ranks_run(struct ranks *ranks, ranks_fn *fn)
     return failures;
 }
 
+int ranks_run_parts(const struct ranks_part *parts, size_t count)
+{
+    int failures = 0;
+    for (size_t i = 0; i < count; i++) {
+        for (const int *size = parts[i].sizes; *size; size++) {
+            struct ranks *ranks = ranks_create(*size, *size, 0);
+            const int failed = ranks_run(ranks, parts[i].fn);
+            ranks_destroy(ranks);
+            if (failed)
+                fprintf(stderr, "%s failed\n", parts[i].name);
+            failures += failed;
+        }
+    }
+    return failures;
+}
+
 /* ---- for the ranks' parts -------------------------------------------------------------------- */
 
 void ranks_raise(struct ranks *ranks, int flag)
@@ -312,7 +328,7 @@ int ranks_operations(int usual, int fewer)
 
 bool ranks_fit(int size)
 {
-    return !device_is_cuda() || (size >= 2 && size <= device_count(NULL));
+    return !device_is_cuda() || size <= device_count(NULL);
 }
 
 int ranks_skip(int least)

@@ -53,6 +53,17 @@ void ranks_destroy(struct ranks *ranks);
  * be called again: the store and the shared bytes stay as they are. */
 int ranks_run(struct ranks *ranks, ranks_fn *fn);
 
+/* A part of a program, for ranks that are processes: of each of these numbers, up to the first 0.
+ */
+struct ranks_part {
+    const char *name;
+    ranks_fn *fn;
+    int sizes[4];
+};
+/* Runs each part in groups of its own; names on stderr those that failed. Returns how many ranks
+ * failed. */
+int ranks_run_parts(const struct ranks_part *parts, size_t count);
+
 /* Raises a flag; waits until a flag has been raised so often, false if that never happened. */
 void ranks_raise(struct ranks *ranks, int flag);
 bool ranks_await(struct ranks *ranks, int flag, uint32_t times);
@@ -76,7 +87,7 @@ bool ranks_short(void);
 int ranks_operations(int usual, int fewer);
 
 /* Whether this machine has what a group of so many ranks needs: with TUTTI_TEST_DEVICE=cuda, a GPU
- * for each of at least two. */
+ * for each. */
 bool ranks_fit(int size);
 /* What main() begins with: 77, after saying why, if no group of `least` ranks fits; else 0. */
 int ranks_skip(int least);

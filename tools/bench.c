@@ -3,7 +3,6 @@
  */
 #include "bench.h"
 #include "ranks.h"
-#include "threads.h"
 #include "tool.h"
 
 #include <fcntl.h>
@@ -36,31 +35,33 @@ struct bench {
     double trouble_at; /* time of the first error; 0: none */
     struct bench_record error;
     char death[160]; /* how a rank failed */
+    int dead;        /* the first rank, by number, that has failed so */
     bool killed;     /* a signal killed a rank: the errors of the others are its consequences */
 };
 
 /* ---- in the children ------------------------------------------------------------------------- */
 
-static bool run_rank(const struct bench_rank *rank)
+static struct bench_rank rank_of(const struct bench *bench, int rank, const char *url)
 {
-    return rank->config->device == TUTTI_DEVICE_CUDA ? bench_gpu_run(rank) : bench_rank_run(rank);
+    return (struct bench_rank){.config = bench->config,
+                               .shared = bench->shared,
+                               .store_url = url,
+                               .rank = rank,
+                               .pipe = bench->pipe[1]};
 }
 
 static int process_main(int index, const char *url, void *context)
 {
     const struct bench *bench = context;
-    struct bench_rank rank = {.config = bench->config,
-                              .shared = bench->shared,
-                              .store_url = url,
-                              .rank = index,
-                              .pipe = bench->pipe[1]};
+    const struct bench_rank self = rank_of(bench, index, url);
     close(bench->pipe[0]);
-    return run_rank(&rank) ? TOOL_OK : TOOL_FAILED;
+    alarm(bench->config->alarm_s);
+    return bench_rank_run(&self) ? TOOL_OK : TOOL_FAILED;
 }
 
 static bool thread_main(void *rank)
 {
-    return run_rank(rank);
+    return bench_rank_run(rank);
 }
 
 static int threads_main(int index, const char *url, void *context)
@@ -70,12 +71,9 @@ static int threads_main(int index, const char *url, void *context)
     const int ranks = bench->config->ranks;
     (void)index;
     close(bench->pipe[0]);
+    alarm(bench->config->alarm_s);
     for (int rank = 0; rank < ranks; rank++)
-        self[rank] = (struct bench_rank){.config = bench->config,
-                                         .shared = bench->shared,
-                                         .store_url = url,
-                                         .rank = rank,
-                                         .pipe = bench->pipe[1]};
+        self[rank] = rank_of(bench, rank, url);
     int good = threads_run(ranks, thread_main, self, sizeof *self);
     if (good < 0)
         tool_fail_errno("cannot start %d threads", ranks);
@@ -94,7 +92,7 @@ static void clear_progress(struct bench *bench)
 static void show_progress(struct bench *bench)
 {
     double elapsed = clock_seconds() - bench->row_began;
-    if (!isatty(STDERR_FILENO) || elapsed < progress_seconds ||
+    if (!isatty(STDERR_FILENO) || bench->listener->failed || elapsed < progress_seconds ||
         bench->rows_done == bench->config->row_count)
         return;
     const struct bench_row *row = &bench->config->rows[bench->rows_done];
@@ -148,7 +146,7 @@ static bool finish_row(struct bench *bench)
     struct bench_result result = {
         .row = &bench->config->rows[bench->rows_done],
         .algo = bench->records[0].algo,
-        .serving = bench->records[0].serving,
+        .kernel = bench->records[0].kernel,
         .placement = placement_name(bench),
         .iterations = bench->records[0].iterations,
     };
@@ -167,7 +165,8 @@ static bool finish_round(struct bench *bench)
     if (bench->begun)
         ok = finish_row(bench);
     else
-        ok = bench->begun = bench->listener->begin(bench->listener->context, bench->records);
+        ok = bench->begun = !bench->listener->begin ||
+                            bench->listener->begin(bench->listener->context, bench->records);
     bench->received = 0;
     bench->row_began = clock_seconds();
     return ok;
@@ -223,6 +222,7 @@ static void look_at_children(struct bench *bench)
                      bench->config->threads ? "the process of thread rank" : "rank", i, (int)pid,
                      how);
         }
+        bench->dead = i < bench->dead ? i : bench->dead;
         bench->killed |= WIFSIGNALED(status);
     }
 }
@@ -230,7 +230,14 @@ static void look_at_children(struct bench *bench)
 static bool report_trouble(struct bench *bench)
 {
     const struct bench_record *error = &bench->error;
+    const struct bench_listener *listener = bench->listener;
     clear_progress(bench);
+    if (listener->failed && (bench->killed || !error->status))
+        listener->failed(listener->context, bench->dead, TUTTI_OK, bench->death);
+    else if (listener->failed)
+        listener->failed(listener->context, error->rank, error->status, error->message);
+    if (listener->failed)
+        return false;
     if (bench->killed || !error->status)
         return tool_fail("%s", bench->death);
     return tool_fail("rank %d: %s: %s", error->rank, tutti_status_name(error->status),
@@ -305,7 +312,8 @@ static void finish(struct bench *bench)
 
 bool bench_run(const struct bench_config *config, const struct bench_listener *listener)
 {
-    struct bench bench = {.config = config, .listener = listener, .pipe = {-1, -1}};
+    struct bench bench = {
+        .config = config, .listener = listener, .pipe = {-1, -1}, .dead = TUTTI_MAX_RANKS};
     bool ok = prepare(&bench) && start(&bench) && watch(&bench);
     finish(&bench);
     return ok;

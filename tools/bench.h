@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tutti bench: bench_report.c is the command and its report, bench_options.c reads the command
- * line, bench.c starts the ranks and watches them, bench_measure.c is one rank (bench_gpu.c with a
- * GPU), bench_table.c prints the table. For tutti tune the same ranks measure tuning files in turn.
+ * line, bench_rows.c completes what it asks for, bench.c starts the ranks and watches them,
+ * bench_rank.c is one rank (by bench_cpu.c, or bench_gpu.c with a GPU), bench_table.c prints the
+ * table. For tutti tune the same ranks measure tuning files in turn.
  *
  * The ranks are children of the tool or, with --threads, threads of one child. All of them measure
  * the same list of rows. After each row a rank writes one record to the pipe that they share.
@@ -12,7 +13,7 @@
 
 #include "collective.h"
 #include "ping.h"
-#include "place.h"
+#include "placement.h"
 #include "reference.h"
 #include "reference_table.h"
 
@@ -31,6 +32,8 @@ struct bench_row {
 enum { BENCH_UNTIL_STEADY = -1 };
 
 enum { BENCH_COUNTS = 64, BENCH_SIZES = 1000000, BENCH_TUNINGS = 8 };
+
+typedef void bench_visit_fn(tutti_comm_t *comm, void *context);
 
 struct bench_config {
     enum tutti_collective collective;
@@ -68,12 +71,20 @@ struct bench_config {
     bool graph;                  /* capture the operations of a round in a graph */
     int batch;                   /* operations in a round; 0: chosen by size */
     enum tutti_programmatic pdl; /* programmatic launch */
+    int max_blocks;              /* of a kernel of the library; 0: no limit */
     bool vs_nccl;                /* measure NCCL in alternation */
+    bool beside;                 /* measure a matrix product and the collective beside each other */
     int streams;                 /* streams; the operations alternate between them */
     bool one_place;              /* measure out of place only */
     int tuning_count; /* tuning files, each with its own communicator, measured in alternation */
     const char *tunings[BENCH_TUNINGS]; /* their paths */
-    char command[1024];                 /* the command line, for the record */
+    bool share;                         /* all ranks have device 0 */
+    /* For tutti info. */
+    const char *name;      /* of the communicators */
+    unsigned alarm_s;      /* the kernel ends the ranks after this time; 0: never */
+    bench_visit_fn *visit; /* called on rank 0 with the new communicator; NULL: nothing */
+    void *visitor;         /* its context, in shared memory */
+    char command[1024];    /* the command line, for the record */
 
     struct placement placement;
     struct bench_row *rows;
@@ -95,7 +106,9 @@ const struct collective *bench_collective(const struct bench_config *config);
 int bench_places(const struct bench_config *config);
 /* The row's operation as text. NULL: it has none. */
 const char *bench_op_name(const struct bench_config *config, const struct bench_row *row);
-/* Writes the files that --json and --csv name. False after a message. */
+/* A file of results so far: {"machine", "commit", "date", "command"}. `gpus`: "4 H200", or NULL. */
+json_t *bench_describe(const struct bench_config *config, const char *gpus);
+/* Writes the files that --json and --csv name, and frees the result. False after a message. */
 bool bench_write_files(const struct bench_config *config, json_t *result);
 
 enum bench_place { BENCH_OUT_OF_PLACE, BENCH_IN_PLACE, BENCH_PLACES };
@@ -118,12 +131,21 @@ enum bench_rival {
         BENCH_RIVALS
 };
 
+/* Of the library, then of its rivals: a matrix product, and an operation, while the other runs on
+ * another stream. 0: not measured. */
+struct bench_beside {
+    double product_us; /* alone */
+    double products_us[1 + BENCH_RIVALS];
+    double operations_us[1 + BENCH_RIVALS];
+};
+
 struct bench_timing {
     double mean_us, p50_us, p99_us; /* on a GPU: of the slowest rank in each round */
     double own_us;                  /* this rank's mean; on a GPU its median */
     double host_us;                 /* of a call on the host, on a GPU without a graph; else 0 */
     double rival_us[BENCH_RIVALS];  /* medians; 0: not measured */
     double tuning_us[BENCH_TUNINGS];
+    struct bench_beside beside;
     uint64_t wrong;
     uint64_t tuning_wrong[BENCH_TUNINGS];
 };
@@ -143,10 +165,10 @@ struct bench_record {
     double round_trip_ns; /* rank 0's BENCH_ROW: the larger of two, before and after; 0: unknown */
     bool moved;           /* rank 0's BENCH_ROW: near before and far after, or the reverse */
     enum tutti_algo algo; /* rank 0's BENCH_ROW */
-    unsigned serving;     /* rank 0's BENCH_ROW on a GPU: bit a: transport a can run it */
+    char kernel[24];      /* rank 0's BENCH_ROW on a GPU */
     int iterations;
     struct bench_timing timing[BENCH_PLACES];
-    char message[2048]; /* BENCH_ERROR; BENCH_READY on a GPU: the communicator in words */
+    char message[3072]; /* BENCH_ERROR; BENCH_READY on a GPU: the communicator in words */
 };
 _Static_assert(sizeof(struct bench_record) <= PIPE_BUF, "records are written in one piece");
 
@@ -178,12 +200,6 @@ struct bench_rank {
 
 /* Runs all rows as one rank. False after an error, which was reported through the pipe. */
 bool bench_rank_run(const struct bench_rank *self);
-/* The same with a GPU. */
-bool bench_gpu_run(const struct bench_rank *self);
-/* Reports through the pipe. */
-bool bench_send_record(const struct bench_rank *self, const struct bench_record *record);
-void bench_send_error(const struct bench_rank *self, int row, enum tutti_status status,
-                      const char *message);
 
 /* The spread of own_us over the ranks. */
 struct bench_spread {
@@ -194,18 +210,22 @@ struct bench_spread {
 struct bench_result {
     const struct bench_row *row;
     enum tutti_algo algo;
-    unsigned serving;
+    const char *kernel;    /* "" on CPU */
     const char *placement; /* "near", "far", "moved", "oversubscribed", "unknown" */
     int iterations;
     struct bench_timing timing[BENCH_PLACES];
     struct bench_spread ranks[BENCH_PLACES];
 };
 
-/* Receives the results. Either function returns false, after a message, to end the measurement. */
+/* Receives the results. The first two functions return false, after a message, to end the
+ * measurement. */
 struct bench_listener {
     void *context;
-    bool (*begin)(void *context, const struct bench_record *ready); /* by rank */
+    bool (*begin)(void *context, const struct bench_record *ready); /* by rank; may be NULL */
     bool (*row)(void *context, const struct bench_result *result);
+    /* Gets the failure, of which then no message is printed. NULL: a message is. `status` is
+     * TUTTI_OK if a rank ended without an error. */
+    void (*failed)(void *context, int rank, enum tutti_status status, const char *text);
 };
 
 /* Starts the ranks, watches them and gathers their records. The caller has no other thread and has
@@ -216,5 +236,18 @@ bool bench_run(const struct bench_config *config, const struct bench_listener *l
  * "device 0 0000:01:00.0 NVIDIA H200". */
 void bench_name_gpus(const struct bench_config *config, const struct bench_record *ready,
                      char *text, size_t capacity);
+
+/* The table: a head, then a row for each size, or with --long for each size and place. `ready`: the
+ * ranks' first records. `nccl`: its version, "" if it is not measured. */
+void table_begin(const struct bench_config *config, const struct bench_record *ready,
+                 const char *nccl);
+void table_row(const struct bench_config *config, const struct bench_result *result);
+
+bool bench_is_gpu(const struct bench_config *config);
+/* In GB/s, 1e9 bytes a second. */
+double bench_busbw(const struct bench_config *config, const struct bench_row *row,
+                   const struct bench_timing *timing);
+/* The library's time divided by that of the fastest rival; 0: there is no rival. */
+double bench_ratio(const struct bench_timing *timing);
 
 #endif

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One rank of the benchmark with a GPU. For each row it makes a check, then rounds. In a round the
+ * The benchmark's engine of GPU ranks. For each place it makes a check, then rounds. In a round the
  * library or a rival replays its graph, or makes a batch of calls, between two events. The library
  * and its rivals alternate on the same streams. The ranks begin each round together and write their
  * times to the shared memory. The time of a round is that of its slowest rank; the result is the
  * median of the rounds.
+ *
+ * With --beside a round has matrix products on one stream and the operations on another. The
+ * products' time counts while operations run all the time, and the reverse.
  */
-#include "bench.h"
+#include "bench_rank.h"
+#include "collective_call.h"
 #include "gpu.h"
 #include "nccl.h"
-#include "reference_table.h"
+#include "product.h"
 #include "stats.h"
 #include "tool.h"
 
 #include <sched.h>
-#include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum {
     LIBRARY,
@@ -29,8 +30,6 @@ enum {
 
 enum {
     GUARD_BYTES = 256,
-    GUARD = 0x5a,
-    CHUNK_PERIODS = 64,     /* elements that are copied and compared at once */
     GRAPH_BATCH = 50,       /* operations in a round */
     EAGER_BATCH = 200,      /* fewer than the 1024 launches that a stream holds */
     LARGE_BYTES = 64 << 20, /* larger ones */
@@ -41,107 +40,100 @@ enum {
 /* Without --iters: the target time for the rounds of one engine and place. */
 static const double row_seconds = 0.06;
 
-struct gpu_bench {
-    const struct bench_rank *self;
-    const struct bench_config *config;
-    tutti_store_t *store;
-    tutti_comm_t *comm, *tuned[BENCH_TUNINGS];
-    tutti_op_t premul;
-    bool exact; /* a ring sums: the inputs' sums are the same in any order */
+struct gpu_measure {
+    struct measure base;
+    tutti_comm_t *tuned[BENCH_TUNINGS];
     struct nccl_comm *nccl;
     tutti_stream_t streams[BENCH_STREAMS];
     void *forked, *joined[BENCH_STREAMS]; /* events */
     void *begin, *end;
-    unsigned char *memory[2]; /* ordinary, and NCCL's symmetric: guard, send, guard, recv, guard */
-    size_t reach;             /* from send to recv */
-    char *input, *expected;   /* one period */
-    unsigned char *chunk;
+    struct product *product; /* NULL without --beside */
+    tutti_stream_t product_stream;
+    void *product_begin, *product_end;
+    char *memory[2]; /* ordinary, and NCCL's symmetric: guard, buffer, guard, buffer, guard */
+    size_t reach;    /* from one buffer to the other */
+    size_t counts[TUTTI_MAX_RANKS]; /* elements of each rank's block of this row */
     double *values;
     unsigned long long meetings;
-    enum tutti_status status; /* the failed engine */
-    char message[600];
-};
-
-/* The current measurement. */
-struct trial {
-    const struct bench_row *row;
-    enum bench_place place;
+    /* The current place. */
     int batch;
+    double each_us; /* of one operation, in the warm-up */
     void *graphs[ENGINES];
 };
 
-/* ---- failure --------------------------------------------------------------------------------- */
-
-static bool fail(struct gpu_bench *bench, enum tutti_status status, const char *format, ...)
-    TUTTI_PRINTF(3, 4);
-
-static bool fail(struct gpu_bench *bench, enum tutti_status status, const char *format, ...)
+static struct gpu_measure *of(struct measure *base)
 {
-    va_list args;
-    if (bench->status)
-        return false;
-    va_start(args, format);
-    vsnprintf(bench->message, sizeof bench->message, format, args);
-    va_end(args);
-    bench->status = status;
-    return false;
+    return (struct gpu_measure *)base;
 }
 
-static bool check_gpu(struct gpu_bench *bench, bool ok)
+/* Asks the communicators whether a kernel failed. */
+static bool synchronize(struct gpu_measure *measure)
 {
-    return ok || fail(bench, TUTTI_ERR_CUDA, "%s", gpu_error());
-}
-
-static bool check_status(struct gpu_bench *bench, enum tutti_status status)
-{
-    return !status || fail(bench, status, "%s", tutti_last_error());
-}
-
-/* Asks the communicator whether a kernel failed. */
-static bool synchronize(struct gpu_bench *bench)
-{
+    struct measure *base = &measure->base;
     struct tutti_fault fault = {.struct_size = sizeof fault};
-    bool ok = check_gpu(bench, gpu_stream_synchronize(bench->streams[0]));
-    enum tutti_status status = tutti_comm_status(bench->comm, &fault);
-    for (int i = 0; i < bench->config->tuning_count && !status; i++)
-        status = tutti_comm_status(bench->tuned[i], &fault);
+    bool ok = gpu_stream_synchronize(measure->streams[0]);
+    enum tutti_status status = tutti_comm_status(base->comm, &fault);
+    for (int i = 0; i < base->config->tuning_count && !status; i++)
+        status = tutti_comm_status(measure->tuned[i], &fault);
     if (status) {
-        tutti_fault_format(&fault, bench->message, sizeof bench->message);
-        bench->status = status;
+        tutti_fault_format(&fault, base->message, sizeof base->message);
+        base->status = status;
     }
     return ok && !status;
 }
 
 /* All ranks meet on the host. The meeting runs no kernel, so it warms up neither our kernels nor a
  * rival's. */
-static bool meet(struct gpu_bench *bench)
+static bool meet(struct measure *base)
 {
-    struct bench_shared *shared = bench->self->shared;
-    unsigned long long all = ++bench->meetings * (unsigned long long)bench->config->ranks;
-    double deadline = clock_seconds() + bench->config->wait_seconds;
+    struct bench_shared *shared = base->self->shared;
+    unsigned long long all = ++of(base)->meetings * (unsigned long long)base->config->ranks;
+    double deadline = clock_seconds() + base->config->wait_seconds;
     atomic_fetch_add(&shared->arrivals, 1);
     for (int polls = 0; atomic_load(&shared->arrivals) < all; polls++) {
         if (polls % 1024 < 1000)
             continue;
         sched_yield();
         if (clock_seconds() > deadline)
-            return fail(bench, TUTTI_ERR_TIMEOUT, "the other ranks did not come within %g s",
-                        bench->config->wait_seconds);
+            return measure_fail(base, TUTTI_ERR_TIMEOUT, "the other ranks did not come within %g s",
+                                base->config->wait_seconds);
     }
     return true;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static unsigned char *send_of(const struct gpu_bench *bench, int engine, enum bench_place place)
+/* One of the two buffers in the memory of an engine. Out of place they are send and recv. */
+static char *buffer_of(const struct gpu_measure *measure, int engine, int which)
 {
-    unsigned char *memory = bench->memory[engine == FIRST_RIVAL + BENCH_NCCL_SYMMETRIC];
-    return memory + GUARD_BYTES + (place == BENCH_IN_PLACE ? bench->reach : 0);
+    return measure->memory[engine == FIRST_RIVAL + BENCH_NCCL_SYMMETRIC] + GUARD_BYTES +
+           (which ? measure->reach : 0);
 }
 
-static unsigned char *recv_of(const struct gpu_bench *bench, int engine)
+/* In place one buffer has both operands. The other one keeps the input. */
+static int kept_buffer(const struct measure *base)
 {
-    return send_of(bench, engine, BENCH_IN_PLACE);
+    const struct collective *collective = bench_collective(base->config);
+    return collective->send_all && !collective->recv_all ? 1 : 0;
+}
+
+static void operands_of(const struct gpu_measure *measure, int engine, char **send, char **recv)
+{
+    const struct measure *base = &measure->base;
+    operands_find(&base->operands, base->place == BENCH_IN_PLACE, buffer_of(measure, engine, 0),
+                  buffer_of(measure, engine, 1), send, recv);
+}
+
+static size_t send_bytes(const struct measure *base)
+{
+    return base->row->count * tutti_dtype_size(base->row->dtype) *
+           (size_t)collective_send_blocks(bench_collective(base->config), base->config->ranks);
+}
+
+static size_t recv_bytes(const struct measure *base)
+{
+    return base->row->count * tutti_dtype_size(base->row->dtype) *
+           (size_t)collective_recv_blocks(bench_collective(base->config), base->config->ranks);
 }
 
 static bool is_rival(int engine)
@@ -149,301 +141,397 @@ static bool is_rival(int engine)
     return engine >= FIRST_RIVAL && engine < FIRST_TUNING;
 }
 
-static tutti_comm_t *comm_of(const struct gpu_bench *bench, int engine)
+static bool is_barrier(const struct gpu_measure *measure)
 {
-    return engine < FIRST_TUNING ? bench->comm : bench->tuned[engine - FIRST_TUNING];
+    return measure->base.config->collective == TUTTI_COLLECTIVE_BARRIER;
 }
 
-static tutti_op_t operation(const struct gpu_bench *bench, tutti_op_t kind)
+/* The root of the i-th operation of a batch: each rank in turn. */
+static int root_of(const struct gpu_measure *measure, int i)
 {
-    return kind == TUTTI_PREMUL_SUM ? bench->premul : kind;
+    const struct bench_config *config = measure->base.config;
+    return collectives[config->collective].rooted ? i % config->ranks : 0;
 }
 
-static bool is_barrier(const struct gpu_bench *bench)
+/* Enqueues the i-th operation of a batch. */
+static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stream, int i)
 {
-    return bench->config->collective == TUTTI_COLLECTIVE_BARRIER;
-}
-
-static bool enqueue(struct gpu_bench *bench, int engine, const struct trial *trial,
-                    tutti_stream_t stream)
-{
-    const struct bench_row *row = trial->row;
-    unsigned char *send = send_of(bench, engine, trial->place), *recv = recv_of(bench, engine);
-    if (is_rival(engine))
-        return nccl_all_reduce(bench->nccl, send, recv, row->count, row->dtype, row->op, stream) ||
-               fail(bench, TUTTI_ERR_CUDA, "NCCL: %s", nccl_error());
-    if (is_barrier(bench))
-        return check_status(bench, tutti_barrier(bench->comm, NULL, 0, stream));
-    return check_status(bench, tutti_all_reduce(send, recv, row->count, row->dtype,
-                                                operation(bench, row->op), comm_of(bench, engine),
-                                                stream));
+    struct measure *base = &measure->base;
+    const struct bench_row *row = base->row;
+    const enum tutti_collective which = base->config->collective;
+    const int root = root_of(measure, i);
+    char *send, *recv;
+    if (is_barrier(measure))
+        return measure_status(base, tutti_barrier(base->comm, NULL, 0, stream));
+    operands_of(measure, engine, &send, &recv);
+    if (is_rival(engine)) {
+        const struct nccl_call call = {.which = which,
+                                       .send = send,
+                                       .recv = recv,
+                                       .count = row->count,
+                                       .dtype = row->dtype,
+                                       .op = row->op,
+                                       .root = root};
+        return nccl_enqueue(measure->nccl, &call, stream) ||
+               measure_fail(base, TUTTI_ERR_CUDA, "NCCL: %s", library_error());
+    }
+    tutti_comm_t *comm = engine < FIRST_TUNING ? base->comm : measure->tuned[engine - FIRST_TUNING];
+    return measure_status(base, collective_call_on(stream, which, send, recv, measure->counts,
+                                                   row->dtype, measure_op(base), root, comm, NULL));
 }
 
 /* A batch of operations. The streams alternate; the first one begins and ends the batch. */
-static bool enqueue_batch(struct gpu_bench *bench, int engine, const struct trial *trial)
+static bool enqueue_batch(struct gpu_measure *measure, int engine)
 {
-    const int streams = bench->config->streams;
-    tutti_stream_t first = bench->streams[0];
-    bool ok = streams == 1 || check_gpu(bench, gpu_event_record(bench->forked, first));
+    const int streams = measure->base.config->streams;
+    tutti_stream_t first = measure->streams[0];
+    bool ok = streams == 1 || gpu_event_record(measure->forked, first);
     for (int i = 1; i < streams && ok; i++)
-        ok = check_gpu(bench, gpu_event_await(bench->forked, bench->streams[i]));
-    for (int i = 0; i < trial->batch && ok; i++)
-        ok = enqueue(bench, engine, trial, bench->streams[i % streams]);
+        ok = gpu_event_await(measure->forked, measure->streams[i]);
+    for (int i = 0; i < measure->batch && ok; i++)
+        ok = enqueue(measure, engine, measure->streams[i % streams], i);
     for (int i = 1; i < streams && ok; i++)
-        ok = check_gpu(bench, gpu_event_record(bench->joined[i], bench->streams[i]) &&
-                                  gpu_event_await(bench->joined[i], first));
+        ok = gpu_event_record(measure->joined[i], measure->streams[i]) &&
+             gpu_event_await(measure->joined[i], first);
     return ok;
 }
 
-static bool capture(struct gpu_bench *bench, int engine, struct trial *trial)
+static void forget_graphs(struct gpu_measure *measure)
 {
-    if (!check_gpu(bench, gpu_capture_begin(bench->streams[0])))
+    for (int engine = 0; engine < ENGINES; engine++) {
+        gpu_graph_destroy(measure->graphs[engine]);
+        measure->graphs[engine] = NULL;
+    }
+}
+
+static bool capture(struct gpu_measure *measure, int engine)
+{
+    if (!gpu_capture_begin(measure->streams[0]))
         return false;
-    bool ok = enqueue_batch(bench, engine, trial);
-    trial->graphs[engine] = gpu_capture_end(bench->streams[0]);
-    return ok && check_gpu(bench, trial->graphs[engine] != NULL);
+    bool ok = enqueue_batch(measure, engine) ||
+              measure_fail(&measure->base, TUTTI_ERR_CUDA, "%s", library_error());
+    measure->graphs[engine] = gpu_capture_end(measure->streams[0]);
+    return ok && measure->graphs[engine];
 }
 
-static bool launch(struct gpu_bench *bench, int engine, const struct trial *trial)
+static bool launch(struct gpu_measure *measure, int engine)
 {
-    if (trial->graphs[engine])
-        return check_gpu(bench, gpu_graph_launch(trial->graphs[engine], bench->streams[0]));
-    return enqueue_batch(bench, engine, trial);
+    if (measure->graphs[engine])
+        return gpu_graph_launch(measure->graphs[engine], measure->streams[0]);
+    return enqueue_batch(measure, engine);
 }
 
-static bool takes_part(const struct gpu_bench *bench, int engine, const struct bench_row *row)
+static bool takes_part(const struct gpu_measure *measure, int engine)
 {
+    const struct bench_row *row = measure->base.row;
     if (engine == LIBRARY)
         return true;
     if (!is_rival(engine))
         return row->tunings >> (engine - FIRST_TUNING) & 1;
-    if (!bench->nccl || is_barrier(bench) || !row->count || !nccl_serves(row->dtype, row->op))
+    const enum tutti_collective which = measure->base.config->collective;
+    if (!measure->nccl || !row->count || !nccl_serves(which, row->dtype, row->op) ||
+        (measure->base.place == BENCH_IN_PLACE && !collective_is_in_place(&collectives[which])))
         return false;
-    return engine == FIRST_RIVAL + BENCH_NCCL || bench->memory[1];
+    return engine == FIRST_RIVAL + BENCH_NCCL || measure->memory[1];
 }
 
 /* ---- correctness ----------------------------------------------------------------------------- */
 
-/* Fills device memory with the repeated table, and guard bytes around it. */
-static bool fill(struct gpu_bench *bench, unsigned char *to, const struct bench_row *row,
-                 const char *table)
+/* Makes the buffers of an engine those of the check. */
+static void operands_point(struct gpu_measure *measure, int engine)
 {
-    size_t width = tutti_dtype_size(row->dtype), most = CHUNK_PERIODS * REFERENCE_PERIOD * width;
-    if (!check_gpu(bench, gpu_fill(to - GUARD_BYTES, GUARD, GUARD_BYTES) &&
-                              gpu_fill(to + row->bytes, GUARD, GUARD_BYTES)))
-        return false;
-    reference_fill(bench->chunk, CHUNK_PERIODS * REFERENCE_PERIOD, width, table);
-    for (size_t at = 0; at < row->bytes; at += most) {
-        size_t part = row->bytes - at < most ? row->bytes - at : most;
-        if (!check_gpu(bench, gpu_copy(to + at, bench->chunk, part)))
-            return false;
+    struct measure *base = &measure->base;
+    struct operands *operands = &base->operands;
+    const bool in_place = base->place == BENCH_IN_PLACE;
+    for (int i = 0; i < 2; i++) {
+        operands->buffers[i] = buffer_of(measure, engine, i);
+        operands->bytes[i] = in_place ? base->row->bytes : i ? recv_bytes(base) : send_bytes(base);
     }
-    return true;
+    operands->guard_bytes = GUARD_BYTES;
+    operands_of(measure, engine, &operands->send, &operands->recv);
 }
 
-static bool count_damage(struct gpu_bench *bench, const unsigned char *guard, uint64_t *wrong)
+/* Writes the input of the place; in place also to the buffer that keeps it. The memory of NCCL's
+ * symmetric window gets a copy. */
+static bool fill_inputs(struct gpu_measure *measure)
 {
-    if (!check_gpu(bench, gpu_copy(bench->chunk, guard, GUARD_BYTES)))
-        return false;
-    for (size_t i = 0; i < GUARD_BYTES; i++)
-        *wrong += bench->chunk[i] != GUARD;
-    return true;
-}
-
-/* Counts elements that differ from the repeated table, and changed guard bytes. */
-static bool compare(struct gpu_bench *bench, const unsigned char *from, const struct bench_row *row,
-                    const char *table, uint64_t *wrong)
-{
-    size_t width = tutti_dtype_size(row->dtype), most = CHUNK_PERIODS * REFERENCE_PERIOD * width;
-    for (size_t at = 0; at < row->bytes; at += most) {
-        size_t part = row->bytes - at < most ? row->bytes - at : most;
-        if (!check_gpu(bench, gpu_copy(bench->chunk, from + at, part)))
-            return false;
-        *wrong += reference_differences(bench->chunk, part / width, width, table);
+    struct measure *base = &measure->base;
+    struct operands *operands = &base->operands;
+    bool ok = true;
+    operands_point(measure, LIBRARY);
+    if (base->place == BENCH_IN_PLACE) {
+        char *send = operands->send;
+        operands->send = operands->buffers[kept_buffer(base)];
+        ok = operands_write(operands);
+        operands->send = send;
     }
-    return count_damage(bench, from - GUARD_BYTES, wrong) &&
-           count_damage(bench, from + row->bytes, wrong);
+    ok = ok && operands_write(operands);
+    if (ok && measure->memory[1])
+        ok = gpu_copy(measure->memory[1], measure->memory[0], 2 * measure->reach);
+    return ok;
 }
 
-/* Writes the inputs of this row and place to the library's memory. The rivals get a copy. */
-static bool fill_inputs(struct gpu_bench *bench, int index, const struct trial *trial)
+/* Runs one operation in place, or a batch. A batch repeats one operation, but for its root. */
+static bool check(struct gpu_measure *measure, int engine, uint64_t *wrong)
 {
-    const struct bench_row *row = trial->row;
-    const struct reference reference =
-        bench_reference(bench->config, index, trial->place, bench->exact);
-    reference_input(&reference, bench->self->rank, bench->input);
-    reference_expected(&reference, bench->expected);
-    unsigned char *send = send_of(bench, LIBRARY, BENCH_OUT_OF_PLACE);
-    unsigned char *recv = recv_of(bench, LIBRARY);
-    size_t both = bench->reach + row->bytes;
-    return fill(bench, recv, row, bench->input) && fill(bench, send, row, bench->input) &&
-           (!bench->memory[1] ||
-            check_gpu(bench, gpu_copy(bench->memory[1] + GUARD_BYTES, send, both)));
+    struct measure *base = &measure->base;
+    struct operands *operands = &base->operands;
+    bool out = base->place == BENCH_OUT_OF_PLACE;
+    operands_point(measure, engine);
+    operands->root = root_of(measure, out ? measure->batch - 1 : 0);
+    if (out && !operands_spoil(operands))
+        return false;
+    if (!meet(base) ||
+        !(out ? launch(measure, engine) : enqueue(measure, engine, measure->streams[0], 0)))
+        return false;
+    return synchronize(measure) && operands_check_result(operands, wrong) &&
+           operands_check_input(operands, wrong);
 }
 
-/* Runs one operation in place, or a batch that repeats one operation. */
-static bool check(struct gpu_bench *bench, int engine, struct trial *trial, uint64_t *wrong)
+/* A rival's result too, unless it has sums, whose order is the rival's own. */
+static bool check_all(struct measure *base, struct bench_timing *timing)
 {
-    unsigned char *recv = recv_of(bench, LIBRARY);
-    bool out = trial->place == BENCH_OUT_OF_PLACE;
-    if (out && !check_gpu(bench, gpu_fill(recv, 0xa5, trial->row->bytes)))
-        return false;
-    if (!meet(bench) ||
-        !(out ? launch(bench, engine, trial) : enqueue(bench, engine, trial, bench->streams[0])))
-        return false;
-    return synchronize(bench) && compare(bench, recv, trial->row, bench->expected, wrong) &&
-           compare(bench, send_of(bench, LIBRARY, BENCH_OUT_OF_PLACE), trial->row, bench->input,
-                   wrong);
+    struct gpu_measure *measure = of(base);
+    const bool reduces = bench_collective(base->config)->reduces;
+    bool ok = true;
+    for (int engine = 0; engine < ENGINES && ok; engine++) {
+        uint64_t others = 0, *wrong = &others;
+        if (!takes_part(measure, engine) || (is_rival(engine) && reduces))
+            continue;
+        if (engine == LIBRARY)
+            wrong = &timing->wrong;
+        else if (!is_rival(engine))
+            wrong = &timing->tuning_wrong[engine - FIRST_TUNING];
+        ok = fill_inputs(measure) && check(measure, engine, wrong);
+        if (ok && others)
+            ok = measure_fail(base, TUTTI_ERR_CUDA, "NCCL: %llu wrong elements",
+                              (unsigned long long)others);
+    }
+    operands_point(measure, LIBRARY);
+    return ok;
+}
+
+/* Checks the result again after the rounds. Rivals have written to the same buffer meanwhile. */
+static bool check_again(struct measure *base, struct bench_timing *timing)
+{
+    struct gpu_measure *measure = of(base);
+    return base->place == BENCH_IN_PLACE ||
+           (launch(measure, LIBRARY) && synchronize(measure) &&
+            operands_check_result(&base->operands, &timing->wrong));
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* One round of one engine. Inputs are restored for sums in place, which would grow without bound.
- */
-static bool time_round(struct gpu_bench *bench, int engine, const struct trial *trial, double *us,
-                       double *host_us)
+/* One round of one engine. Inputs are restored in place, where sums would grow without bound. */
+static bool time_round(struct gpu_measure *measure, int engine, double *us, double *host_us)
 {
-    tutti_stream_t stream = bench->streams[0];
-    bool anew = trial->place == BENCH_IN_PLACE && trial->row->bytes;
-    if (anew && !check_gpu(bench, gpu_copy_async(recv_of(bench, engine),
-                                                 send_of(bench, engine, BENCH_OUT_OF_PLACE),
-                                                 trial->row->bytes, stream) &&
-                                      gpu_stream_synchronize(stream)))
+    tutti_stream_t stream = measure->streams[0];
+    const size_t bytes = send_bytes(&measure->base);
+    char *send, *recv;
+    operands_of(measure, engine, &send, &recv);
+    if (measure->base.place == BENCH_IN_PLACE && bytes &&
+        (!gpu_copy_async(send, buffer_of(measure, engine, kept_buffer(&measure->base)), bytes,
+                         stream) ||
+         !gpu_stream_synchronize(stream)))
         return false;
-    if (!meet(bench) || !check_gpu(bench, gpu_event_record(bench->begin, stream)))
+    if (!meet(&measure->base) || !gpu_event_record(measure->begin, stream))
         return false;
     double start = clock_seconds();
-    bool ok = launch(bench, engine, trial);
-    *host_us = (clock_seconds() - start) * 1e6 / trial->batch;
-    ok = ok && check_gpu(bench, gpu_event_record(bench->end, stream)) && synchronize(bench) &&
-         check_gpu(bench, gpu_event_elapsed(bench->begin, bench->end, us));
-    *us /= trial->batch;
+    bool ok = launch(measure, engine);
+    *host_us = (clock_seconds() - start) * 1e6 / measure->batch;
+    ok = ok && gpu_event_record(measure->end, stream) && synchronize(measure) &&
+         gpu_event_elapsed(measure->begin, measure->end, us);
+    *us /= measure->batch;
     return ok;
 }
 
 /* Rank 0 decides for all. */
-static bool agree_on_rounds(struct gpu_bench *bench, const struct trial *trial, double each_us,
-                            int *rounds)
+static bool agree_on_rounds(struct gpu_measure *measure, int *rounds)
 {
-    double fit = row_seconds * 1e6 / (each_us * trial->batch + 1);
-    int wanted = bench->config->iterations;
+    double fit = row_seconds * 1e6 / (measure->each_us * measure->batch + 1);
+    int wanted = measure->base.config->iterations;
     if (!wanted)
         wanted = fit < LEAST_ROUNDS ? LEAST_ROUNDS : fit > BENCH_REPLAYS ? BENCH_REPLAYS : (int)fit;
-    if (bench->self->rank == 0)
-        atomic_store(&bench->self->shared->iterations,
-                     wanted < BENCH_REPLAYS ? wanted : BENCH_REPLAYS);
-    if (!meet(bench))
-        return false;
-    *rounds = atomic_load(&bench->self->shared->iterations);
-    return true;
+    *rounds = wanted < BENCH_REPLAYS ? wanted : BENCH_REPLAYS;
+    return measure_agree(&measure->base, rounds);
 }
 
-static double own_median(struct gpu_bench *bench, int series, int rounds)
+/* The times of this rank in each round; with `slowest` those of the slowest rank. */
+static struct stats stats_of_series(struct gpu_measure *measure, int series, int rounds,
+                                    bool slowest)
 {
-    for (int i = 0; i < rounds; i++)
-        bench->values[i] = (double)bench->self->shared->samples[series][i][bench->self->rank];
-    return stats_of(bench->values, (size_t)rounds).p50;
-}
-
-/* Takes the slowest rank's time in each round. */
-static struct stats stats_of_series(struct gpu_bench *bench, int series, int rounds)
-{
-    const struct bench_shared *shared = bench->self->shared;
+    const struct bench_rank *self = measure->base.self;
     for (int i = 0; i < rounds; i++) {
-        bench->values[i] = 0;
-        for (int rank = 0; rank < bench->config->ranks; rank++)
-            if (shared->samples[series][i][rank] > (float)bench->values[i])
-                bench->values[i] = (double)shared->samples[series][i][rank];
+        const float *of_rank = self->shared->samples[series][i];
+        float us = of_rank[self->rank];
+        for (int rank = 0; rank < self->config->ranks && slowest; rank++)
+            us = of_rank[rank] > us ? of_rank[rank] : us;
+        measure->values[i] = (double)us;
     }
-    return stats_of(bench->values, (size_t)rounds);
+    return stats_of(measure->values, (size_t)rounds);
 }
 
-static void summarize(struct gpu_bench *bench, const struct trial *trial, int rounds,
-                      struct bench_timing *timing)
+static void summarize(struct gpu_measure *measure, int rounds, struct bench_timing *timing)
 {
-    struct stats own = stats_of_series(bench, LIBRARY, rounds);
+    struct stats own = stats_of_series(measure, LIBRARY, rounds, true);
     timing->mean_us = own.mean;
     timing->p50_us = own.p50;
     timing->p99_us = own.p99;
-    timing->own_us = own_median(bench, LIBRARY, rounds);
-    if (!bench->config->graph)
-        timing->host_us = stats_of_series(bench, HOST_TIME, rounds).p50;
-    for (int rival = 0; rival < BENCH_RIVALS; rival++)
-        if (takes_part(bench, FIRST_RIVAL + rival, trial->row))
-            timing->rival_us[rival] = stats_of_series(bench, FIRST_RIVAL + rival, rounds).p50;
-    for (int i = 0; i < BENCH_TUNINGS; i++)
-        if (takes_part(bench, FIRST_TUNING + i, trial->row))
-            timing->tuning_us[i] = stats_of_series(bench, FIRST_TUNING + i, rounds).p50;
+    timing->own_us = stats_of_series(measure, LIBRARY, rounds, false).p50;
+    if (!measure->base.config->graph)
+        timing->host_us = stats_of_series(measure, HOST_TIME, rounds, true).p50;
+    for (int engine = FIRST_RIVAL; engine < ENGINES; engine++)
+        if (takes_part(measure, engine))
+            *(is_rival(engine) ? &timing->rival_us[engine - FIRST_RIVAL]
+                               : &timing->tuning_us[engine - FIRST_TUNING]) =
+                stats_of_series(measure, engine, rounds, true).p50;
 }
 
-static bool time_rounds(struct gpu_bench *bench, struct trial *trial, int rounds)
+/* ---- beside a matrix product ----------------------------------------------------------------- */
+
+/* What a round of --beside has: so many products, and batches of operations. */
+struct mix {
+    int engine, products, batches;
+    bool of_products; /* their time counts, else that of the operations; it begins last */
+};
+
+static bool enqueue_products(struct gpu_measure *measure, int count)
 {
-    struct bench_shared *shared = bench->self->shared;
-    const int rank = bench->self->rank;
+    bool ok = gpu_event_record(measure->product_begin, measure->product_stream);
+    for (int i = 0; i < count && ok; i++)
+        ok = product_enqueue(measure->product, measure->product_stream);
+    return ok && gpu_event_record(measure->product_end, measure->product_stream);
+}
+
+static bool enqueue_batches(struct gpu_measure *measure, int engine, int count)
+{
+    bool ok = gpu_event_record(measure->begin, measure->streams[0]);
+    for (int i = 0; i < count && ok; i++)
+        ok = launch(measure, engine);
+    return ok && gpu_event_record(measure->end, measure->streams[0]);
+}
+
+/* *us: of one product, or of one operation. */
+static bool mix_round(struct gpu_measure *measure, const struct mix *mix, double *us)
+{
+    bool ok = meet(&measure->base);
+    if (mix->of_products)
+        ok = ok && enqueue_batches(measure, mix->engine, mix->batches) &&
+             enqueue_products(measure, mix->products);
+    else
+        ok = ok && enqueue_products(measure, mix->products) &&
+             enqueue_batches(measure, mix->engine, mix->batches);
+    ok = ok && gpu_stream_synchronize(measure->product_stream) && synchronize(measure);
+    if (!ok)
+        return false;
+    ok = mix->of_products ? gpu_event_elapsed(measure->product_begin, measure->product_end, us)
+                          : gpu_event_elapsed(measure->begin, measure->end, us);
+    *us /= mix->of_products ? mix->products : mix->batches * measure->batch;
+    return ok;
+}
+
+/* The median of some rounds, of the slowest rank. */
+static bool mix_time(struct gpu_measure *measure, const struct mix *mix, double *median_us)
+{
+    struct bench_shared *shared = measure->base.self->shared;
+    double us = 0;
+    for (int i = 0; i <= LEAST_ROUNDS; i++) {
+        if (!mix_round(measure, mix, &us))
+            return false;
+        if (i > 0) /* the first one warms up */
+            shared->samples[0][i - 1][measure->base.self->rank] = (float)us;
+    }
+    if (!meet(&measure->base))
+        return false;
+    *median_us = stats_of_series(measure, 0, LEAST_ROUNDS, true).p50;
+    return meet(&measure->base);
+}
+
+/* A whole number of times, which rank 0 decides, that `each_us` fits into `us`, and one more. */
+static bool agree_on_count(struct gpu_measure *measure, double us, double each_us, int *count)
+{
+    enum { MOST = 200 };
+    const double fit = each_us > 0 ? us / each_us : MOST;
+    *count = fit < MOST ? (int)fit + 1 : MOST;
+    return measure_agree(&measure->base, count);
+}
+
+static bool time_beside(struct gpu_measure *measure, struct bench_timing *timing)
+{
+    struct bench_beside *beside = &timing->beside;
+    struct mix mix = {.of_products = true, .products = 1};
+    bool ok = mix_time(measure, &mix, &beside->product_us);
+    for (int i = 0; i <= BENCH_RIVALS && ok; i++) {
+        const double batch_us = measure->batch * (i ? timing->rival_us[i - 1] : timing->p50_us);
+        int products = 1, batches = 1;
+        mix.engine = i;
+        if (!takes_part(measure, i))
+            continue;
+        /* Each lasts at least as long as the other, and twice as long where it is the other's
+         * load. */
+        ok = agree_on_count(measure, batch_us, beside->product_us, &products) &&
+             agree_on_count(measure, 2 * products * beside->product_us, batch_us, &batches);
+        mix.of_products = true;
+        mix.products = products;
+        mix.batches = batches;
+        ok = ok && mix_time(measure, &mix, &beside->products_us[i]);
+        mix.of_products = false;
+        mix.products = 3 * products;
+        mix.batches = 1;
+        ok = ok && mix_time(measure, &mix, &beside->operations_us[i]);
+    }
+    return ok;
+}
+
+static bool time_rounds(struct measure *base, struct bench_timing *timing, int *rounds)
+{
+    struct gpu_measure *measure = of(base);
+    struct bench_shared *shared = base->self->shared;
+    const int rank = base->self->rank;
     double us = 0, host_us = 0;
-    for (int i = 0; i < rounds; i++)
+    if (!agree_on_rounds(measure, rounds))
+        return false;
+    for (int i = 0; i < *rounds; i++)
         for (int engine = 0; engine < ENGINES; engine++) {
-            if (!takes_part(bench, engine, trial->row))
+            if (!takes_part(measure, engine))
                 continue;
-            if (!time_round(bench, engine, trial, &us, &host_us))
+            if (!time_round(measure, engine, &us, &host_us))
                 return false;
             shared->samples[engine][i][rank] = (float)us;
             if (engine == LIBRARY)
                 shared->samples[HOST_TIME][i][rank] = (float)host_us;
         }
-    return meet(bench);
+    if (!meet(base))
+        return false;
+    summarize(measure, *rounds, timing);
+    return meet(base) && (!measure->product || time_beside(measure, timing));
 }
 
 /* First calls each engine once outside a graph, for rivals with a late set-up. Then captures and
  * warms up the graphs. */
-static bool prepare(struct gpu_bench *bench, struct trial *trial, double *each_us)
+static bool warm_up(struct measure *base)
 {
+    struct gpu_measure *measure = of(base);
     double host_us = 0;
+    forget_graphs(measure);
+    if (!fill_inputs(measure))
+        return false;
     for (int engine = 0; engine < ENGINES; engine++) {
-        if (!takes_part(bench, engine, trial->row))
+        if (!takes_part(measure, engine))
             continue;
-        if (!meet(bench) || !enqueue(bench, engine, trial, bench->streams[0]) ||
-            !synchronize(bench) || !meet(bench))
+        if (!meet(base) || !enqueue(measure, engine, measure->streams[0], 0) ||
+            !synchronize(measure) || !meet(base))
             return false;
-        if (bench->config->graph && !capture(bench, engine, trial))
+        if (base->config->graph && !capture(measure, engine))
             return false;
-        for (int i = 0; i < bench->config->warmup || i == 0; i++)
-            if (!time_round(bench, engine, trial, engine ? &host_us : each_us, &host_us))
+        for (int i = 0; i < base->config->warmup || i == 0; i++)
+            if (!time_round(measure, engine, engine ? &host_us : &measure->each_us, &host_us))
                 return false;
     }
     return true;
 }
 
-static bool check_all(struct gpu_bench *bench, int index, struct trial *trial,
-                      struct bench_timing *timing)
-{
-    bool ok = fill_inputs(bench, index, trial) && check(bench, LIBRARY, trial, &timing->wrong);
-    for (int i = 0; i < BENCH_TUNINGS && ok; i++)
-        if (takes_part(bench, FIRST_TUNING + i, trial->row))
-            ok = check(bench, FIRST_TUNING + i, trial, &timing->tuning_wrong[i]);
-    return ok;
-}
-
-static bool run_place(struct gpu_bench *bench, int index, struct trial *trial,
-                      struct bench_record *record)
-{
-    struct bench_timing *timing = &record->timing[trial->place];
-    double each_us = 0;
-    bool checked = bench->config->check && !is_barrier(bench);
-    if (!fill_inputs(bench, index, trial) || !prepare(bench, trial, &each_us))
-        return false;
-    if (checked && !check_all(bench, index, trial, timing))
-        return false;
-    if (!agree_on_rounds(bench, trial, each_us, &record->iterations) ||
-        !time_rounds(bench, trial, record->iterations))
-        return false;
-    summarize(bench, trial, record->iterations, timing);
-    /* Checks the result again after the rounds. Rivals have written to the same buffer meanwhile.
-     */
-    return !checked || trial->place == BENCH_IN_PLACE ||
-           (launch(bench, LIBRARY, trial) && synchronize(bench) &&
-            compare(bench, recv_of(bench, LIBRARY), trial->row, bench->expected, &timing->wrong));
-}
+/* ---- a row ----------------------------------------------------------------------------------- */
 
 static int batch_of(const struct bench_config *config, const struct bench_row *row)
 {
@@ -453,185 +541,140 @@ static int batch_of(const struct bench_config *config, const struct bench_row *r
     return row->bytes < LARGE_BYTES ? batch : LARGE_BATCH;
 }
 
-/* Tests which transports can be forced. */
-static unsigned serving(struct gpu_bench *bench, const struct bench_row *row)
+static bool begin_row(struct measure *base, const struct bench_row *row,
+                      struct bench_record *record)
 {
-    unsigned mask = 0;
-    for (int algo = TUTTI_ALGO_ONE_SHOT_LL; algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED; algo++) {
-        struct tutti_call_options options = {.struct_size = sizeof options,
-                                             .algo = (enum tutti_algo)algo};
-        enum tutti_algo chosen;
-        if (!tutti_comm_algorithm(bench->comm, row->count, row->dtype, operation(bench, row->op),
-                                  &options, &chosen, NULL))
-            mask |= 1u << algo;
-    }
-    return mask;
-}
-
-static bool run_row(struct gpu_bench *bench, int index, struct bench_record *record)
-{
-    const struct bench_row *row = &bench->config->rows[index];
-    bool ok = is_barrier(bench) ||
-              check_status(bench, tutti_comm_algorithm(bench->comm, row->count, row->dtype,
-                                                       operation(bench, row->op), NULL,
-                                                       &record->algo, NULL));
-    const int places = is_barrier(bench) || bench->config->one_place ? 1 : BENCH_PLACES;
-    record->serving = ok && !is_barrier(bench) ? serving(bench, row) : 0;
-    for (int place = 0; place < places && ok; place++) {
-        struct trial trial = {
-            .row = row, .place = (enum bench_place)place, .batch = batch_of(bench->config, row)};
-        ok = run_place(bench, index, &trial, record);
-        for (int engine = 0; engine < ENGINES; engine++)
-            gpu_graph_destroy(trial.graphs[engine]);
-    }
-    return ok;
+    struct gpu_measure *measure = of(base);
+    (void)record;
+    measure->batch = batch_of(base->config, row);
+    for (int rank = 0; rank < base->config->ranks; rank++)
+        measure->counts[rank] = row->count;
+    return true;
 }
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
-static bool open_device(struct gpu_bench *bench, char *text, size_t capacity)
+static bool open_device(struct measure *base, struct bench_record *ready)
 {
-    int rank = bench->self->rank;
+    struct gpu_measure *measure = of(base);
     struct gpu_facts facts;
-    if (!check_gpu(bench, gpu_open()))
+    if (!gpu_open())
         return false;
     int count = gpu_count();
-    if (!check_gpu(bench, count > 0 && gpu_bind(rank % count) && gpu_facts(rank % count, &facts)))
+    int device = count && !base->config->share ? base->self->rank % count : 0;
+    if (count == 0 || !gpu_bind(device) || !gpu_facts(device, &facts))
         return false;
-    snprintf(text, capacity, "device %d %.20s %.63s", rank % count, facts.bus_id, facts.name);
-    bench->begin = gpu_event_create();
-    bench->end = gpu_event_create();
-    bench->forked = gpu_event_create();
-    bool ok = bench->begin && bench->end && bench->forked;
-    for (int i = 0; i < bench->config->streams && ok; i++)
-        ok = gpu_stream_create(&bench->streams[i]) && (bench->joined[i] = gpu_event_create());
-    return check_gpu(bench, ok);
+    snprintf(ready->device, sizeof ready->device, "device %d %.20s %.63s", device, facts.bus_id,
+             facts.name);
+    measure->begin = gpu_event_create();
+    measure->end = gpu_event_create();
+    measure->forked = gpu_event_create();
+    bool ok = measure->begin && measure->end && measure->forked;
+    for (int i = 0; i < base->config->streams && ok; i++)
+        ok = gpu_stream_create(&measure->streams[i]) && (measure->joined[i] = gpu_event_create());
+    return ok;
 }
 
-static bool create_comm(struct gpu_bench *bench, const char *name, tutti_comm_t **comm)
+static void close_device(struct measure *base)
 {
-    const struct bench_config *config = bench->config;
-    struct tutti_comm_options options = {
-        .struct_size = sizeof options,
-        .name = name,
-        .device = TUTTI_DEVICE_CUDA,
-        .timeout_ms = config->timeout_ms,
-        .algo = config->algo,
-        .programmatic_launch = config->pdl,
-    };
-    return check_status(
-        bench, tutti_comm_create(bench->store, bench->self->rank, config->ranks, &options, comm));
-}
-
-static bool create_library(struct gpu_bench *bench)
-{
-    if (!check_status(bench, tutti_store_open(bench->self->store_url, bench->config->timeout_ms,
-                                              &bench->store)) ||
-        !create_comm(bench, "bench", &bench->comm))
-        return false;
-    bench->exact = sums_in_ring(bench->comm);
-    if (bench->exact && bench->config->tuning_count)
-        return fail(bench, TUTTI_ERR_INVALID,
-                    "the ranks' links, or TUTTI_ALGO, make the algorithm a ring, which is in no "
-                    "tuning table: there is nothing to measure");
-    return check_status(
-        bench, tutti_op_create_premul_sum(bench_premul_scalar(bench->exact), &bench->premul));
+    struct gpu_measure *measure = of(base);
+    for (int i = 0; i < BENCH_STREAMS; i++) {
+        gpu_event_destroy(measure->joined[i]);
+        gpu_stream_destroy(measure->streams[i]);
+    }
+    gpu_event_destroy(measure->forked);
+    gpu_event_destroy(measure->begin);
+    gpu_event_destroy(measure->end);
 }
 
 /* tutti_comm_create() reads the variable. Nothing else in this process reads variables any more. */
-static bool create_tuned(struct gpu_bench *bench)
+static bool create_tuned(struct gpu_measure *measure)
 {
+    const struct bench_config *config = measure->base.config;
     bool ok = true;
-    for (int i = 0; i < bench->config->tuning_count && ok; i++) {
+    if (measure->base.exact && config->tuning_count)
+        return measure_fail(&measure->base, TUTTI_ERR_INVALID,
+                            "the ranks' links, or TUTTI_ALGO, make the algorithm a ring, which is "
+                            "in no tuning table: there is nothing to measure");
+    for (int i = 0; i < config->tuning_count && ok; i++) {
         char name[32];
         snprintf(name, sizeof name, "bench-tuned-%d", i);
-        setenv("TUTTI_TUNING_FILE", bench->config->tunings[i], 1);
-        ok = create_comm(bench, name, &bench->tuned[i]);
+        setenv("TUTTI_TUNING_FILE", config->tunings[i], 1);
+        ok = measure_comm(&measure->base, name, &measure->tuned[i]);
     }
     return ok;
 }
 
-static bool create_rival(struct gpu_bench *bench, size_t bytes)
+static bool create_product(struct gpu_measure *measure)
 {
-    if (!nccl_open())
-        return fail(bench, TUTTI_ERR_DECLINED, "--vs nccl: %s", nccl_error());
-    bench->nccl = nccl_comm_create(bench->store, bench->self->rank, bench->config->ranks);
-    if (!bench->nccl)
-        return fail(bench, TUTTI_ERR_CUDA, "--vs nccl: %s", nccl_error());
-    if (!nccl_has_windows())
-        return true;
-    bench->memory[1] = nccl_window_create(bench->nccl, bytes);
-    return bench->memory[1] || fail(bench, TUTTI_ERR_CUDA, "--vs nccl: %s", nccl_error());
+    measure->product = product_create();
+    measure->product_begin = gpu_event_create();
+    measure->product_end = gpu_event_create();
+    return (measure->product && measure->product_begin && measure->product_end &&
+            gpu_stream_create(&measure->product_stream)) ||
+           measure_fail(&measure->base, TUTTI_ERR_DECLINED, "--beside gemm: %s", library_error());
 }
 
-static bool allocate(struct gpu_bench *bench)
+static bool create_rival(struct gpu_measure *measure, size_t bytes)
 {
-    const struct bench_config *config = bench->config;
+    struct measure *base = &measure->base;
+    if (!nccl_open())
+        return measure_fail(base, TUTTI_ERR_DECLINED, "--vs nccl: %s", library_error());
+    measure->nccl = nccl_comm_create(base->store, base->self->rank, base->config->ranks);
+    if (measure->nccl && nccl_has_windows())
+        measure->memory[1] = nccl_window_create(measure->nccl, bytes);
+    return (measure->nccl && (measure->memory[1] || !nccl_has_windows())) ||
+           measure_fail(base, TUTTI_ERR_CUDA, "--vs nccl: %s", library_error());
+}
+
+static bool allocate(struct measure *base, struct bench_record *ready)
+{
+    struct gpu_measure *measure = of(base);
+    const struct bench_config *config = base->config;
     size_t most = 0;
+    if (!create_tuned(measure))
+        return false;
     for (int i = 0; i < config->row_count; i++)
         most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
-    bench->reach = (most + 2 * GUARD_BYTES + 4095) / 4096 * 4096;
-    bench->input = malloc(REFERENCE_PERIOD * REFERENCE_WIDEST);
-    bench->expected = malloc(REFERENCE_PERIOD * REFERENCE_WIDEST);
-    bench->chunk = malloc(CHUNK_PERIODS * REFERENCE_PERIOD * REFERENCE_WIDEST);
-    bench->values = malloc(BENCH_REPLAYS * sizeof *bench->values);
-    if (!bench->input || !bench->expected || !bench->chunk || !bench->values)
-        return fail(bench, TUTTI_ERR_NO_MEMORY, "no memory");
-    bench->memory[0] = gpu_alloc(2 * bench->reach);
-    return check_gpu(bench, bench->memory[0] != NULL) &&
-           (!config->vs_nccl || create_rival(bench, 2 * bench->reach));
+    measure->reach = (most + 2 * GUARD_BYTES + 4095) / 4096 * 4096;
+    measure->values = malloc(BENCH_REPLAYS * sizeof *measure->values);
+    if (!measure->values)
+        return measure_fail(base, TUTTI_ERR_NO_MEMORY, "no memory");
+    measure->memory[0] = gpu_alloc(2 * measure->reach);
+    if (!measure->memory[0] || (config->vs_nccl && !create_rival(measure, 2 * measure->reach)) ||
+        (config->beside && !create_product(measure)))
+        return false;
+    tutti_comm_describe(base->comm, ready->message, sizeof ready->message);
+    ready->nccl = measure->nccl ? nccl_version() : 0;
+    return true;
 }
 
-static void release(struct gpu_bench *bench)
+static void release(struct measure *base)
 {
-    nccl_comm_destroy(bench->nccl);
-    gpu_free(bench->memory[0]);
-    tutti_op_destroy(bench->premul);
-    for (int i = 0; i < bench->config->tuning_count; i++)
-        tutti_comm_destroy(bench->tuned[i]);
-    tutti_comm_destroy(bench->comm);
-    tutti_store_close(bench->store);
-    for (int i = 0; i < BENCH_STREAMS; i++) {
-        gpu_event_destroy(bench->joined[i]);
-        gpu_stream_destroy(bench->streams[i]);
-    }
-    gpu_event_destroy(bench->forked);
-    gpu_event_destroy(bench->begin);
-    gpu_event_destroy(bench->end);
-    free(bench->values);
-    free(bench->chunk);
-    free(bench->expected);
-    free(bench->input);
+    struct gpu_measure *measure = of(base);
+    forget_graphs(measure);
+    nccl_comm_destroy(measure->nccl);
+    product_destroy(measure->product);
+    gpu_event_destroy(measure->product_begin);
+    gpu_event_destroy(measure->product_end);
+    gpu_stream_destroy(measure->product_stream);
+    gpu_free(measure->memory[0]);
+    for (int i = 0; i < base->config->tuning_count; i++)
+        tutti_comm_destroy(measure->tuned[i]);
+    free(measure->values);
 }
 
-static bool run_rows(struct gpu_bench *bench, int *row)
-{
-    const struct bench_rank *self = bench->self;
-    for (*row = 0; *row < self->config->row_count; (*row)++) {
-        struct bench_record record = {.kind = BENCH_ROW, .rank = self->rank, .row = *row};
-        if (!meet(bench) || !run_row(bench, *row, &record))
-            return false;
-        if (!bench_send_record(self, &record))
-            return fail(bench, TUTTI_ERR_SYSTEM, "the pipe to the parent is closed");
-    }
-    return meet(bench); /* no rank leaves while another one is in its last operation */
-}
-
-bool bench_gpu_run(const struct bench_rank *self)
-{
-    struct gpu_bench bench = {.self = self, .config = self->config};
-    struct bench_record ready = {.kind = BENCH_READY, .rank = self->rank, .pid = (int)getpid()};
-    int row = -1;
-    bool ok = open_device(&bench, ready.device, sizeof ready.device);
-    double begin = clock_seconds();
-    ok = ok && create_library(&bench);
-    ready.setup_ms = (clock_seconds() - begin) * 1e3;
-    ok = ok && create_tuned(&bench) && allocate(&bench);
-    tutti_comm_describe(bench.comm, ready.message, sizeof ready.message);
-    ready.nccl = bench.nccl ? nccl_version() : 0;
-    ok = ok && bench_send_record(self, &ready) && run_rows(&bench, &row);
-    if (!ok)
-        bench_send_error(self, row, bench.status, bench.message);
-    release(&bench);
-    return ok;
-}
+const struct bench_engine bench_gpu = {
+    .bytes = sizeof(struct gpu_measure),
+    .device = TUTTI_DEVICE_CUDA,
+    .open = open_device,
+    .allocate = allocate,
+    .meet = meet,
+    .begin = begin_row,
+    .warm_up = warm_up,
+    .check = check_all,
+    .time = time_rounds,
+    .check_again = check_again,
+    .release = release,
+    .close = close_device,
+};

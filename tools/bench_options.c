@@ -11,15 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long GPU ranks wait for each other on the host: WAIT_SECONDS; with --timeout its value
- * plus ALLOWANCE_SECONDS. One rank's host may need longer than another's to fill and compare large
- * buffers. */
-enum { WAIT_SECONDS = 120, ALLOWANCE_SECONDS = 10 };
-
-/* The time for each rival, with --vs but without --seconds. The target length of a timed block.
- */
-enum { RIVAL_SECONDS = 10, BLOCK_MS = 5, CROWDED_BLOCK_MS = 20 };
-enum { GPU_WARMUP = 5 };
+/* With --timeout GPU ranks wait so much longer for each other on the host: one rank's host may need
+ * longer than another's to fill and compare large buffers. */
+enum { ALLOWANCE_SECONDS = 10 };
 
 enum {
     OPTION_ITERS = 256,
@@ -38,6 +32,8 @@ enum {
     OPTION_GRAPH,
     OPTION_PDL,
     OPTION_NO_PDL,
+    OPTION_MAX_BLOCKS,
+    OPTION_BESIDE,
     OPTION_VS,
     OPTION_STREAMS,
     OPTION_RANKS_AS,
@@ -70,12 +66,12 @@ static const struct argp_option options[] = {
     {"collective", OPTION_COLLECTIVE, "NAME", 0,
      "One of" COLLECTIVE_NAMES " (default all_reduce); a barrier has no sizes, types, operations, "
      "buffers or check; send_recv is to the next rank, from the one before; the blocks of those "
-     "with _v have one length; all but all_reduce and barrier are for --device cpu",
+     "with _v have one length",
      0},
     {"algo", OPTION_ALGO, "NAME", 0,
      "none (default), which leaves the choice to the library, one_shot, two_shot or "
-     "hybrid_cube_mesh (8 ranks); with a GPU also one_shot_ll, one_shot_lines, two_shot_lines, "
-     "two_shot_pipelined, ring or host_staged (of the communicator)",
+     "hybrid_cube_mesh (8 ranks); with a GPU also ring or host_staged (of the communicator); "
+     "TUTTI_ALGO may also name a kernel, as tuning files do",
      0},
     {"cold", OPTION_COLD, 0, 0, "Give every operation buffers that are in no cache", 0},
     {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
@@ -112,7 +108,8 @@ static const struct argp_option options[] = {
     {"vs", OPTION_VS, "NAMES", 0,
      "openmpi, openmpi5, mpich, mpich5, intelmpi, gloo, joined by commas, or all: measure the same "
      "collective of theirs too (gloo: all_reduce alone), in turn with ours, as `make bench` builds "
-     "them. With --device cuda nccl, with ordinary and with symmetric buffers",
+     "them. With --device cuda nccl, with ordinary and with symmetric buffers; what it has no "
+     "collective for, by grouped messages",
      0},
     {"seconds", OPTION_SECONDS, "N", 0, "End after this time (default: 10 for each rival)", 0},
     {"both", OPTION_BOTH, 0, 0, "Go on until the cores have been both near and far", 0},
@@ -124,6 +121,12 @@ static const struct argp_option options[] = {
      "--no-pdl the communicator decides",
      0},
     {"no-pdl", OPTION_NO_PDL, 0, 0, "Do not launch programmatically", 0},
+    {"max-blocks", OPTION_MAX_BLOCKS, "N", 0,
+     "Launch no kernel of more than N blocks, so that at most N multiprocessors run it", 0},
+    {"beside", OPTION_BESIDE, "gemm", 0,
+     "Also time a matrix product (bfloat16, 4096 x 4096, by cuBLAS) and the collective while the "
+     "other runs on another stream; needs --graph",
+     0},
     {"streams", OPTION_STREAMS, "N", 0,
      "Operations alternate between N streams, 1 to 8 (default 1)", 0},
     {0, 0, 0, 0, "Output:", 6},
@@ -259,6 +262,14 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
     case OPTION_NO_PDL:
         config->pdl = TUTTI_PROGRAMMATIC_OFF;
         return 0;
+    case OPTION_MAX_BLOCKS:
+        config->max_blocks = integer_argument(state, "--max-blocks", text, 1, INT_MAX);
+        return 0;
+    case OPTION_BESIDE:
+        if (strcmp(text, "gemm") != 0)
+            argp_error(state, "--beside: '%s' is unknown: give gemm", text);
+        config->beside = true;
+        return 0;
     case OPTION_VS:
         vs_argument(state, text, config);
         return 0;
@@ -289,7 +300,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         if (!parse_algo(text, &config->algo))
             argp_error(state,
                        "--algo: '%s' is no algorithm: give none, one_shot, two_shot, "
-                       "hybrid_cube_mesh, or for GPUs one of theirs",
+                       "hybrid_cube_mesh, or for GPUs ring or host_staged",
                        text);
         return 0;
     case OPTION_COLLECTIVE:
@@ -383,18 +394,22 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         {!cuda && config->pdl, "--pdl"},
         {!cuda && config->vs_nccl, "--vs nccl"},
         {!cuda && config->streams > 1, "--streams"},
+        {!cuda && config->max_blocks, "--max-blocks"},
+        {!cuda && config->beside, "--beside"},
         {!cuda && config->algo > TUTTI_ALGO_TWO_SHOT && config->algo != TUTTI_ALGO_HYBRID_CUBE_MESH,
          "--algo with an algorithm of GPUs"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
-    if (config->osu && (config->long_rows || config->vs_nccl || config->vs_libraries))
+    if (config->beside && !config->graph)
+        argp_error(state, "--beside needs --graph: calls one by one would not fill the time");
+    if (config->osu &&
+        (config->long_rows || config->vs_nccl || config->vs_libraries || config->beside))
         argp_error(state, "--style osu has no place for more columns: leave out %s",
-                   config->long_rows ? "--long" : "--vs");
-    if (cuda && config->collective > TUTTI_COLLECTIVE_BARRIER)
-        argp_error(state, "--collective %s is for CPU ranks so far: leave out --device cuda and -g",
-                   collective_name(config->collective));
+                   config->long_rows ? "--long"
+                   : config->beside  ? "--beside"
+                                     : "--vs");
     if (cuda && config->vs_libraries)
         argp_error(state,
                    "--vs: with --device cuda give nccl; the other libraries are for CPU ranks");
@@ -571,187 +586,6 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
-
-static size_t next_size(const struct bench_config *config, size_t bytes)
-{
-    size_t next = config->step_bytes ? bytes + config->step_bytes : bytes * (size_t)config->factor;
-    return next > bytes ? next : SIZE_MAX;
-}
-
-/* Appends the rows of one dtype and operation. With rows == NULL it counts them only. */
-static int add_sizes(const struct bench_config *config, enum tutti_dtype dtype, tutti_op_t op,
-                     struct bench_row *rows)
-{
-    /* The bytes of one element of each block. */
-    size_t element = tutti_dtype_size(dtype) *
-                     (size_t)collective_blocks(bench_collective(config), config->ranks);
-    int count = 0;
-    for (; count < config->count_count; count++)
-        if (rows)
-            rows[count] = (struct bench_row){.dtype = dtype,
-                                             .op = op,
-                                             .count = config->counts[count],
-                                             .bytes = config->counts[count] * element};
-    if (config->count_count)
-        return count;
-    for (size_t bytes = config->min_bytes; bytes <= config->max_bytes;
-         bytes = next_size(config, bytes), count++)
-        if (rows)
-            rows[count] = (struct bench_row){.dtype = dtype,
-                                             .op = op,
-                                             .count = bytes / element,
-                                             .bytes = bytes / element * element};
-    return count;
-}
-
-static int add_rows(const struct bench_config *config, struct bench_row *rows)
-{
-    int count = 0;
-    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
-        for (int op = 1; op < REFERENCE_OPS; op++)
-            if (config->dtypes[dtype] && config->ops[op] &&
-                reference_has((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
-                count += add_sizes(config, (enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op,
-                                   rows ? rows + count : NULL);
-    return count;
-}
-
-static bool make_rows(struct bench_config *config)
-{
-    bool data = bench_collective(config)->data;
-    config->row_count = data ? add_rows(config, NULL) : 1;
-    config->rows = calloc((size_t)config->row_count, sizeof *config->rows);
-    if (!config->rows)
-        return tool_fail("no memory for %d rows", config->row_count);
-    if (data)
-        add_rows(config, config->rows);
-    return true;
-}
-
-/* Refused here, because otherwise the kernel would kill some process when memory runs out. */
-static bool fits_memory(const struct bench_config *config)
-{
-    size_t most = 0;
-    if (config->device == TUTTI_DEVICE_CUDA)
-        return true; /* the ranks will notice */
-    for (int i = 0; i < config->row_count; i++)
-        most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
-    double need = 2.0 * (double)most * config->ranks;
-    double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    if (need <= have)
-        return true;
-    return tool_fail("-e %zu: the buffers of %d ranks need %.0f bytes, this machine has %.0f: give "
-                     "a smaller size or fewer ranks",
-                     most, config->ranks, need, have);
-}
-
-/* One rank for each GPU, not bound to a core. */
-static bool count_gpus(struct bench_config *config)
-{
-    int count = gpu_probe();
-    config->bind = false;
-    if (count == 0)
-        return tool_fail("--device cuda: %s", gpu_error());
-    if (config->ranks > count && !gpu_may_be_shared())
-        return tool_fail("-n %d: each rank needs a GPU of its own, and this machine has %d; set "
-                         "TUTTI_ALLOW_OVERLAPPING_DEVICES to have them share",
-                         config->ranks, count);
-    if (config->ranks == 0)
-        config->ranks = count < BENCH_GPU_RANKS ? count : BENCH_GPU_RANKS;
-    return config->ranks >= 2 || tool_fail("--device cuda: needs two GPUs, this machine has one");
-}
-
-const struct collective *bench_collective(const struct bench_config *config)
-{
-    return &collectives[config->collective];
-}
-
-int bench_places(const struct bench_config *config)
-{
-    const struct collective *collective = bench_collective(config);
-    return collective->data && !collective->apart ? BENCH_PLACES : 1;
-}
-
-const char *bench_op_name(const struct bench_config *config, const struct bench_row *row)
-{
-    return bench_collective(config)->reduces ? tutti_op_name(row->op) : NULL;
-}
-
-double bench_premul_scalar(bool exact)
-{
-    return exact ? 0.5 : 1.0 / 3;
-}
-
-struct reference bench_reference(const struct bench_config *config, int index,
-                                 enum bench_place place, bool exact)
-{
-    const struct bench_row *row = &config->rows[index];
-    return (struct reference){
-        .dtype = row->dtype,
-        .op = row->op,
-        .scalar = bench_premul_scalar(exact),
-        .ranks = config->ranks,
-        .seed = (uint64_t)index * BENCH_PLACES + (uint64_t)place,
-        .exact = exact,
-    };
-}
-
-void bench_config_default(struct bench_config *config)
-{
-    *config = (struct bench_config){
-        .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
-        .bind = true,
-        .min_bytes = 8,
-        .factor = 2,
-        .warmup = BENCH_UNTIL_STEADY,
-        .check = true,
-        .streams = 1,
-        .wait_seconds = WAIT_SECONDS,
-    };
-}
-
-void bench_config_command(struct bench_config *config, int argc, char **argv)
-{
-    size_t length = 0;
-    for (int i = 0; i < argc && length < sizeof config->command; i++)
-        length += (size_t)snprintf(config->command + length, sizeof config->command - length,
-                                   "%s%s", i ? " " : "", argv[i]);
-}
-
-static bool complete_vs(struct bench_config *config)
-{
-    int rivals = __builtin_popcount(config->vs_libraries);
-    if (!rivals)
-        return true;
-    if (config->vs_seconds <= 0)
-        config->vs_seconds = RIVAL_SECONDS * rivals;
-    config->block_ms = config->placement.bound ? BLOCK_MS : CROWDED_BLOCK_MS;
-    for (int i = 0; i < config->row_count; i++)
-        if (config->rows[i].count == 0 || config->rows[i].count > INT_MAX)
-            return tool_fail("--vs: a size of %zu bytes: give 4 bytes to 8G for each block of a "
-                             "rank",
-                             config->rows[i].bytes);
-    return (config->ranks >= 2 && config->row_count <= VS_SIZES) ||
-           tool_fail("--vs: give at least 2 ranks and at most %d sizes", VS_SIZES);
-}
-
-bool bench_config_complete(struct bench_config *config)
-{
-    if (config->device == TUTTI_DEVICE_CUDA && !count_gpus(config))
-        return false;
-    if (config->device == TUTTI_DEVICE_CUDA && config->warmup == BENCH_UNTIL_STEADY)
-        config->warmup = GPU_WARMUP;
-    if (config->ranks == 0) {
-        if (!place_ranks(&config->placement, 1, false))
-            return false;
-        config->ranks = config->placement.cores < 2 ? 2 : config->placement.cores;
-        config->ranks = config->ranks < TUTTI_MAX_RANKS ? config->ranks : TUTTI_MAX_RANKS;
-    }
-    return place_ranks(&config->placement, config->ranks, config->bind) && make_rows(config) &&
-           fits_memory(config) && complete_vs(config);
-}
-
 /* In nccl-tests -n is the number of iterations, usually 20 or more. So many ranks are unlikely on
  * few cores. */
 static void hint_at_iterations(const struct bench_config *config, int asked)
@@ -792,5 +626,6 @@ bool bench_write_files(const struct bench_config *config, json_t *result)
         ok = tool_fail_errno("--json: cannot write '%s'", config->json_path);
     if (config->csv_path && !results_write_csv(json_object_get(result, "rows"), config->csv_path))
         ok = tool_fail_errno("--csv: cannot write '%s'", config->csv_path);
+    json_decref(result);
     return ok;
 }

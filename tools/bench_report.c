@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tutti bench: the command, and its report: the table (bench_table.c) and the files. */
 #include "bench.h"
-#include "bench_table.h"
 #include "commit.h"
-#include "json_text.h"
 #include "results.h"
 #include "tool.h"
 #include "vs.h"
@@ -35,6 +33,21 @@ static json_t *rivals_of(const struct bench_timing *timing)
     return object;
 }
 
+/* The times of --beside by library. */
+static json_t *beside_of(const struct bench_beside *beside)
+{
+#define BENCH_RIVAL_NAME(name, text) text,
+    static const char *const names[] = {"tutti", BENCH_RIVAL_MAP(BENCH_RIVAL_NAME)};
+#undef BENCH_RIVAL_NAME
+    json_t *object = json_pack("{s:f}", "product_us", beside->product_us);
+    for (int i = 0; i <= BENCH_RIVALS; i++)
+        if (beside->products_us[i] > 0)
+            json_object_set_new(object, names[i],
+                                json_pack("{s:f, s:f}", "product_us", beside->products_us[i],
+                                          "operation_us", beside->operations_us[i]));
+    return object;
+}
+
 /* Adds the members that only a row of a GPU has. */
 static void add_gpu(json_t *object, const struct bench_config *config,
                     const struct bench_timing *timing)
@@ -43,6 +56,10 @@ static void add_gpu(json_t *object, const struct bench_config *config,
     json_object_set_new(object, "programmatic_launch",
                         json_boolean(config->pdl != TUTTI_PROGRAMMATIC_OFF));
     json_object_set_new(object, "streams", json_integer(config->streams));
+    json_object_set_new(object, "max_blocks",
+                        config->max_blocks ? json_integer(config->max_blocks) : json_null());
+    if (config->beside)
+        json_object_set_new(object, "beside", beside_of(&timing->beside));
     json_object_set_new(object, "host_us",
                         timing->host_us > 0 ? json_real(timing->host_us) : json_null());
 }
@@ -61,8 +78,11 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
         "collective", collective_name(config->collective), "dtype",
         collective->data ? tutti_dtype_name(row->dtype) : NULL, "op", bench_op_name(config, row),
         "ranks", config->ranks, "bytes", (json_int_t)row->bytes, "placement", result->placement,
-        "algo", collective->chosen ? tutti_algo_name(result->algo) : NULL, "tutti_us",
-        timing->p50_us, "rivals", rivals_of(timing), "ratio",
+        "algo",
+        !collective->chosen ? NULL
+        : *result->kernel   ? result->kernel
+                            : tutti_algo_name(result->algo),
+        "tutti_us", timing->p50_us, "rivals", rivals_of(timing), "ratio",
         bench_ratio(timing) > 0 ? json_real(bench_ratio(timing)) : json_null(), "mean_us",
         timing->mean_us, "p50_us", timing->p50_us, "p99_us", timing->p99_us, "in_place",
         place == BENCH_IN_PLACE, "cold", config->cold, "symmetric", config->symmetric, "threads",
@@ -78,27 +98,30 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     return json_array_append_new(report->rows, object) == 0;
 }
 
-static bool write_files(const struct bench_report *report)
+json_t *bench_describe(const struct bench_config *config, const char *gpus)
 {
-    const struct bench_config *config = report->config;
     struct utsname host = {0};
     char machine[512], date[32];
     uname(&host);
     format_date(date, sizeof date);
-    if (bench_is_gpu(config))
-        snprintf(machine, sizeof machine, "%s, %s, %d cores", report->gpus,
-                 config->placement.cpu_model, config->placement.cores);
+    if (gpus)
+        snprintf(machine, sizeof machine, "%s, %s, %d cores", gpus, config->placement.cpu_model,
+                 config->placement.cores);
     else
         snprintf(machine, sizeof machine, "%s, %d cores, %s %s", config->placement.cpu_model,
                  config->placement.cores, host.sysname, host.release);
-    json_t *file =
-        json_pack("{s:o, s:s, s:s, s:o, s:O}", "machine", json_text(machine), "commit", TOOL_COMMIT,
-                  "date", date, "command", json_text(config->command), "rows", report->rows);
-    if (file && *report->nccl)
+    return json_pack("{s:o, s:s, s:s, s:o}", "machine", json_text(machine), "commit", TOOL_COMMIT,
+                     "date", date, "command", json_text(config->command));
+}
+
+static bool write_files(const struct bench_report *report)
+{
+    const struct bench_config *config = report->config;
+    json_t *file = bench_describe(config, bench_is_gpu(config) ? report->gpus : NULL);
+    json_object_set(file, "rows", report->rows);
+    if (*report->nccl)
         json_object_set_new(file, "nccl", json_string(report->nccl));
-    bool ok = bench_write_files(config, file);
-    json_decref(file);
-    return ok;
+    return bench_write_files(config, file);
 }
 
 /* ---- the report ------------------------------------------------------------------------------ */
@@ -158,7 +181,8 @@ static bool report_end(const struct bench_report *report)
 static bool measure(const struct bench_config *config)
 {
     struct bench_report report = {.config = config, .rows = json_array()};
-    const struct bench_listener listener = {&report, report_begin, report_row};
+    const struct bench_listener listener = {
+        .context = &report, .begin = report_begin, .row = report_row};
     bool ok = report.rows ? bench_run(config, &listener) && report_end(&report)
                           : tool_fail("no memory for the report");
     json_decref(report.rows);

@@ -4,7 +4,7 @@
  * the others have the times. By default they are those of nccl-tests, for both places in one row.
  * With --long, and with NCCL, there are more cells, and each place has a row.
  */
-#include "bench_table.h"
+#include "bench.h"
 #include "commit.h"
 #include "tool.h"
 
@@ -21,7 +21,10 @@
     X(HOST, "host", "(us)", 8)                                                                     \
     X(RIVAL, "nccl", "(us)", 8)                                                                    \
     X(RIVAL_SYMMETRIC, "symm", "(us)", 8)                                                          \
-    X(RATIO, "ratio", "", 6)
+    X(RATIO, "ratio", "", 6)                                                                       \
+    X(PRODUCT, "gemm", "(us)", 8)                                                                  \
+    X(PRODUCT_BESIDE, "beside", "(us)", 8)                                                         \
+    X(TIME_BESIDE, "time+", "(us)", 8)
 
 enum cell {
 #define ENUM(name, title, unit, width) name,
@@ -47,12 +50,13 @@ bool bench_is_gpu(const struct bench_config *config)
 /* Whether each place has a row. */
 static bool is_long(const struct bench_config *config)
 {
-    return config->long_rows || config->vs_nccl;
+    return config->long_rows || config->vs_nccl || config->beside;
 }
 
 static bool is_shown(const struct bench_config *config, enum cell cell)
 {
-    bool details = config->long_rows && !config->vs_nccl; /* there is no room for both places */
+    /* Not all fit in a row. */
+    bool details = config->long_rows && !config->vs_nccl && !config->beside;
     switch (cell) {
     case RANK_MIN:
     case RANK_MEAN:
@@ -61,14 +65,19 @@ static bool is_shown(const struct bench_config *config, enum cell cell)
     case P50:
         return details && !bench_is_gpu(config); /* the time is the GPU's */
     case HOST:
-        return is_long(config) && bench_is_gpu(config) && !config->graph;
+        return is_long(config) && bench_is_gpu(config) && !config->graph && !config->beside;
     case RIVAL:
     case RIVAL_SYMMETRIC:
     case RATIO:
         return config->vs_nccl;
-    case TIME:
+    case PRODUCT:
+    case PRODUCT_BESIDE:
+    case TIME_BESIDE:
+        return config->beside;
     case ALGBW:
     case BUSBW:
+        return !config->beside;
+    case TIME:
     case WRONG:
     case CELLS:
         break;
@@ -120,11 +129,14 @@ static void print_parameters(const struct bench_config *config)
         printf("%d", config->batch);
     else
         printf("%s", config->graph ? "auto" : "no");
-    printf(" pdl: %s streams: %d\n",
+    printf(" pdl: %s streams: %d",
            config->pdl == TUTTI_PROGRAMMATIC_AUTO ? "auto"
            : config->pdl == TUTTI_PROGRAMMATIC_ON ? "1"
                                                   : "0",
            config->streams);
+    if (config->max_blocks)
+        printf(" max blocks: %d", config->max_blocks);
+    printf("\n");
 }
 
 static void print_ranks(const struct bench_config *config, const struct bench_record *ready,
@@ -231,55 +243,60 @@ static void format_us(double us, char *text, size_t capacity)
              us);
 }
 
-/* Does not change the text if there is no value. */
-static void format_cell(const struct bench_config *config, const struct bench_result *result,
-                        int place, enum cell cell, char *text, size_t capacity)
+/* The value of a cell: a time in us, in which 0 is no value, or a number with two digits. */
+static double value_of(const struct bench_config *config, const struct bench_result *result,
+                       int place, enum cell cell)
 {
     const struct bench_timing *timing = &result->timing[place];
     switch (cell) {
     case TIME:
-        format_us(time_us(config, timing), text, capacity);
-        return;
+        return time_us(config, timing);
     case RANK_MIN:
-        format_us(result->ranks[place].min_us, text, capacity);
-        return;
+        return result->ranks[place].min_us;
     case RANK_MEAN:
-        format_us(result->ranks[place].mean_us, text, capacity);
-        return;
+        return result->ranks[place].mean_us;
     case P50:
-        format_us(timing->p50_us, text, capacity);
-        return;
+        return timing->p50_us;
     case P99:
-        format_us(timing->p99_us, text, capacity);
-        return;
+        return timing->p99_us;
     case ALGBW:
-        snprintf(text, capacity, "%.2f", algbw(config, result->row, timing));
-        return;
+        return algbw(config, result->row, timing);
     case BUSBW:
-        snprintf(text, capacity, "%.2f", bench_busbw(config, result->row, timing));
-        return;
-    case WRONG:
-        if (config->check)
-            snprintf(text, capacity, "%llu", (unsigned long long)timing->wrong);
-        else
-            snprintf(text, capacity, "N/A");
-        return;
+        return bench_busbw(config, result->row, timing);
     case HOST:
-        format_us(timing->host_us, text, capacity);
-        return;
+        return timing->host_us;
     case RIVAL:
-        format_us(timing->rival_us[BENCH_NCCL], text, capacity);
-        return;
+        return timing->rival_us[BENCH_NCCL];
     case RIVAL_SYMMETRIC:
-        format_us(timing->rival_us[BENCH_NCCL_SYMMETRIC], text, capacity);
-        return;
+        return timing->rival_us[BENCH_NCCL_SYMMETRIC];
     case RATIO:
-        if (bench_ratio(timing) > 0)
-            snprintf(text, capacity, "%.2f", bench_ratio(timing));
-        return;
+        return bench_ratio(timing);
+    case PRODUCT:
+        return timing->beside.product_us;
+    case PRODUCT_BESIDE:
+        return timing->beside.products_us[0];
+    case TIME_BESIDE:
+        return timing->beside.operations_us[0];
+    case WRONG:
     case CELLS:
         break;
     }
+    return 0;
+}
+
+/* Does not change the text if there is no value. */
+static void format_cell(const struct bench_config *config, const struct bench_result *result,
+                        int place, enum cell cell, char *text, size_t capacity)
+{
+    const double value = value_of(config, result, place, cell);
+    if (cell == WRONG && config->check)
+        snprintf(text, capacity, "%llu", (unsigned long long)result->timing[place].wrong);
+    else if (cell == WRONG)
+        snprintf(text, capacity, "N/A");
+    else if (cell == ALGBW || cell == BUSBW || (cell == RATIO && value > 0))
+        snprintf(text, capacity, "%.2f", value);
+    else
+        format_us(value, text, capacity);
 }
 
 static void print_cells(const struct bench_config *config, const struct bench_result *result,

@@ -29,57 +29,32 @@ struct collective {
     bool apart;  /* its operands may not overlap at all */
 };
 
+#define COLLECTIVE(name, ...) [TUTTI_COLLECTIVE_##name] = {.data = true, __VA_ARGS__}
+#define FROM_ROOT             .rooted = true, .send_at_root = true
+#define TO_ROOT               .rooted = true, .recv_at_root = true
 static const struct collective collectives[] = {
-    [TUTTI_COLLECTIVE_ALL_REDUCE] = {.data = true,
-                                     .reduces = true,
-                                     .chosen = true,
-                                     .bus_factor = 2},
+    COLLECTIVE(ALL_REDUCE, .reduces = true, .chosen = true, .bus_factor = 2),
     [TUTTI_COLLECTIVE_BARRIER] = {.data = false},
-    [TUTTI_COLLECTIVE_ALL_GATHER] = {.data = true, .recv_all = true, .bus_factor = 1},
-    [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {.data = true,
-                                         .send_all = true,
-                                         .reduces = true,
-                                         .bus_factor = 1},
-    [TUTTI_COLLECTIVE_ALL_TO_ALL] = {.data = true,
-                                     .send_all = true,
-                                     .recv_all = true,
-                                     .bus_factor = 1},
-    [TUTTI_COLLECTIVE_BROADCAST] = {.data = true, .rooted = true, .send_at_root = true},
-    [TUTTI_COLLECTIVE_REDUCE] = {.data = true,
-                                 .reduces = true,
-                                 .rooted = true,
-                                 .recv_at_root = true},
-    [TUTTI_COLLECTIVE_GATHER] =
-        {.data = true, .recv_all = true, .bus_factor = 1, .rooted = true, .recv_at_root = true},
-    [TUTTI_COLLECTIVE_SCATTER] =
-        {.data = true, .send_all = true, .bus_factor = 1, .rooted = true, .send_at_root = true},
+    COLLECTIVE(ALL_GATHER, .recv_all = true, .bus_factor = 1),
+    COLLECTIVE(REDUCE_SCATTER, .send_all = true, .reduces = true, .bus_factor = 1),
+    COLLECTIVE(ALL_TO_ALL, .send_all = true, .recv_all = true, .bus_factor = 1),
+    COLLECTIVE(BROADCAST, FROM_ROOT),
+    COLLECTIVE(REDUCE, TO_ROOT, .reduces = true),
+    COLLECTIVE(GATHER, TO_ROOT, .recv_all = true, .bus_factor = 1),
+    COLLECTIVE(SCATTER, FROM_ROOT, .send_all = true, .bus_factor = 1),
     /* Each rank sends to the next one and receives from the one before. */
-    [TUTTI_COLLECTIVE_SEND] = {.data = true, .apart = true},
-    [TUTTI_COLLECTIVE_ALL_GATHER_V] = {.data = true,
-                                       .recv_all = true,
-                                       .bus_factor = 1,
-                                       .varies = true},
-    [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] =
-        {.data = true, .send_all = true, .reduces = true, .bus_factor = 1, .varies = true},
-    [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = {.data = true,
-                                       .send_all = true,
-                                       .recv_all = true,
-                                       .bus_factor = 1,
-                                       .varies = true,
-                                       .apart = true},
-    [TUTTI_COLLECTIVE_GATHER_V] = {.data = true,
-                                   .recv_all = true,
-                                   .bus_factor = 1,
-                                   .rooted = true,
-                                   .recv_at_root = true,
-                                   .varies = true},
-    [TUTTI_COLLECTIVE_SCATTER_V] = {.data = true,
-                                    .send_all = true,
-                                    .bus_factor = 1,
-                                    .rooted = true,
-                                    .send_at_root = true,
-                                    .varies = true},
+    COLLECTIVE(SEND, .apart = true),
+    COLLECTIVE(ALL_GATHER_V, .varies = true, .recv_all = true, .bus_factor = 1),
+    COLLECTIVE(REDUCE_SCATTER_V, .varies = true, .send_all = true, .reduces = true,
+               .bus_factor = 1),
+    COLLECTIVE(ALL_TO_ALL_V, .varies = true, .send_all = true, .recv_all = true, .bus_factor = 1,
+               .apart = true),
+    COLLECTIVE(GATHER_V, .varies = true, TO_ROOT, .recv_all = true, .bus_factor = 1),
+    COLLECTIVE(SCATTER_V, .varies = true, FROM_ROOT, .send_all = true, .bus_factor = 1),
 };
+#undef COLLECTIVE
+#undef FROM_ROOT
+#undef TO_ROOT
 
 enum { COLLECTIVE_ROWS = sizeof collectives / sizeof *collectives };
 
@@ -137,6 +112,15 @@ static inline bool collective_is_in_place(const struct collective *collective)
 static inline int collective_own_block(const struct collective *collective, int rank)
 {
     return collective->send_all != collective->recv_all ? rank : 0;
+}
+
+/* The rank from which block `block` of a rank's result comes, if the collective does not reduce. */
+static inline int collective_source(enum tutti_collective which, int rank, int ranks, int root,
+                                    int block)
+{
+    if (which == TUTTI_COLLECTIVE_SEND)
+        return (rank + ranks - 1) % ranks;
+    return collectives[which].send_at_root ? root : block;
 }
 
 #endif

@@ -12,12 +12,12 @@ static inline int collective_neighbour(int rank, int distance, int ranks)
 }
 
 /* Sends to the next rank and receives from the previous one. */
-static inline enum tutti_status collective_send_recv(const void *send, void *recv, size_t count,
-                                                     enum tutti_dtype dtype, tutti_comm_t *comm,
-                                                     const struct tutti_call_options *options)
+static inline enum tutti_status collective_send_recv_on(tutti_stream_t stream, const void *send,
+                                                        void *recv, size_t count,
+                                                        enum tutti_dtype dtype, tutti_comm_t *comm,
+                                                        const struct tutti_call_options *options)
 {
     const int rank = tutti_comm_rank(comm), ranks = tutti_comm_world_size(comm);
-    const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
     enum tutti_status status = tutti_group_start();
     if (status != TUTTI_OK)
         return status;
@@ -28,17 +28,22 @@ static inline enum tutti_status collective_send_recv(const void *send, void *rec
     return tutti_group_end();
 }
 
+static inline enum tutti_status collective_send_recv(const void *send, void *recv, size_t count,
+                                                     enum tutti_dtype dtype, tutti_comm_t *comm,
+                                                     const struct tutti_call_options *options)
+{
+    return collective_send_recv_on(TUTTI_STREAM_DEFAULT, send, recv, count, dtype, comm, options);
+}
+
 /* In a v-form counts[r] is the length of rank r's block; an all_to_all_v sends this to rank r. In
  * other calls counts[0] is the length of every block. In a group of calls `counts` must stay until
  * its end, and an all_to_all_v may not be one of them. `op` is
  * ignored unless the collective reduces, `root` unless it has a root. `options` may be NULL. */
-static inline enum tutti_status collective_call(enum tutti_collective which, const void *send,
-                                                void *recv, const size_t *counts,
-                                                enum tutti_dtype dtype, tutti_op_t op, int root,
-                                                tutti_comm_t *comm,
-                                                const struct tutti_call_options *options)
+static inline enum tutti_status
+collective_call_on(tutti_stream_t stream, enum tutti_collective which, const void *send, void *recv,
+                   const size_t *counts, enum tutti_dtype dtype, tutti_op_t op, int root,
+                   tutti_comm_t *comm, const struct tutti_call_options *options)
 {
-    const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
     const size_t count = counts[0],
                  own = counts[collectives[which].varies ? tutti_comm_rank(comm) : 0];
     size_t received[TUTTI_MAX_RANKS];
@@ -61,7 +66,7 @@ static inline enum tutti_status collective_call(enum tutti_collective which, con
     case TUTTI_COLLECTIVE_SCATTER:
         return tutti_scatter_with(send, recv, count, dtype, root, comm, stream, options);
     case TUTTI_COLLECTIVE_SEND:
-        return collective_send_recv(send, recv, count, dtype, comm, options);
+        return collective_send_recv_on(stream, send, recv, count, dtype, comm, options);
     case TUTTI_COLLECTIVE_ALL_GATHER_V:
         return tutti_all_gather_v_with(send, own, recv, counts, NULL, dtype, comm, stream, options);
     case TUTTI_COLLECTIVE_REDUCE_SCATTER_V:
@@ -84,6 +89,16 @@ static inline enum tutti_status collective_call(enum tutti_collective which, con
         break;
     }
     return TUTTI_ERR_INVALID;
+}
+
+static inline enum tutti_status collective_call(enum tutti_collective which, const void *send,
+                                                void *recv, const size_t *counts,
+                                                enum tutti_dtype dtype, tutti_op_t op, int root,
+                                                tutti_comm_t *comm,
+                                                const struct tutti_call_options *options)
+{
+    return collective_call_on(TUTTI_STREAM_DEFAULT, which, send, recv, counts, dtype, op, root,
+                              comm, options);
 }
 
 #endif

@@ -81,10 +81,9 @@ static void print_culprit(const struct culprit *culprit)
 static void print_verdict(const struct verdict *verdict)
 {
     printf("communicator \"%s\", generation %lld: dumps of %d of %d ranks\n", verdict->name,
-           (long long)verdict->generation, __builtin_popcountll(verdict->dumped),
-           verdict->world_size);
+           (long long)verdict->generation, verdict->dumped, verdict->world_size);
     for (int rank = 0; rank < verdict->world_size; rank++)
-        if (!(verdict->dumped >> rank & 1))
+        if (!verdict->of[rank])
             printf("  no dump of rank %d\n", rank);
     if (verdict->first)
         printf("  failed first: %s\n", verdict->first->text);
@@ -118,7 +117,7 @@ static json_t *verdict_to_json(const struct verdict *verdict)
     for (int i = 0; i < verdict->count && !verdict->crossed; i++)
         json_array_append_new(culprits, culprit_to_json(&verdict->culprits[i]));
     for (int rank = 0; rank < verdict->world_size; rank++)
-        if (!(verdict->dumped >> rank & 1))
+        if (!verdict->of[rank])
             json_array_append_new(missing, json_integer(rank));
     const struct dump_fault *first = verdict->first;
     json_t *fault = first ? json_pack("{s:s, s:i, s:i, s:I, s:s}", "status", first->status, "rank",

@@ -85,9 +85,9 @@ struct verdict {
     const char *name;
     int64_t generation;
     int world_size;
-    uint64_t dumped; /* bit r: there is a dump of rank r */
-    const struct dump *of[TUTTI_MAX_RANKS];
-    const struct dump_fault *first; /* the first fault; NULL: none */
+    int dumped;                             /* the ranks with a dump */
+    const struct dump *of[TUTTI_MAX_RANKS]; /* NULL: no dump */
+    const struct dump_fault *first;         /* the first fault; NULL: none */
     struct culprit culprits[TUTTI_MAX_RANKS];
     int count;
     bool crossed; /* it is part of a crossing, which replaces its culprits */

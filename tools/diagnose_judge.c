@@ -279,13 +279,13 @@ static const struct dump_operation *message_of(const struct dump *dump)
 
 static void find_unmatched(struct evidence *evidence, bool circles)
 {
-    uint64_t blamed = 0;
+    bool blamed[TUTTI_MAX_RANKS] = {false};
     for (size_t d = 0; d < evidence->count; d++) {
         const struct dump_operation *waits = message_of(evidence->dumps[d]);
-        if (!waits || waits->peer >= evidence->verdict->world_size || blamed >> waits->peer & 1 ||
+        if (!waits || waits->peer >= evidence->verdict->world_size || blamed[waits->peer] ||
             (!circles && message_of(evidence->of[waits->peer])))
             continue;
-        blamed |= UINT64_C(1) << waits->peer;
+        blamed[waits->peer] = true;
         blame(evidence, waits->peer, CULPRIT_UNMATCHED, DIAGNOSE_CALLS, 0, waits->what);
     }
 }
@@ -330,7 +330,7 @@ bool diagnose_judge(struct dump *const *dumps, size_t count, struct verdict *ver
         .world_size = dumps[0]->world_size,
     };
     for (size_t d = 0; d < count; d++) {
-        verdict->dumped |= UINT64_C(1) << dumps[d]->rank;
+        verdict->dumped += !verdict->of[dumps[d]->rank];
         verdict->of[dumps[d]->rank] = dumps[d];
     }
     if (!gather(&evidence))

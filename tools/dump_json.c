@@ -2,7 +2,7 @@
 /* The JSON of a page: one object, whose members tutti-dump(1) describes. */
 #include "base/signature.h"
 #include "dump.h"
-#include "json_text.h"
+#include "results.h"
 #include "tool.h"
 
 #include <inttypes.h>

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,27 +79,8 @@ static struct {
 
 enum { MOST_DEVICES = 64 };
 
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static bool opened;
+static pthread_mutex_t retaining = PTHREAD_MUTEX_INITIALIZER;
 static handle_t contexts[MOST_DEVICES];
-
-/* ---- errors ---------------------------------------------------------------------------------- */
-
-static _Thread_local char error[512];
-
-const char *gpu_error(void)
-{
-    return error;
-}
-
-static bool fail(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(error, sizeof error, format, args);
-    va_end(args);
-    return false;
-}
 
 static bool check(result_t result, const char *call)
 {
@@ -109,12 +89,17 @@ static bool check(result_t result, const char *call)
         return true;
     cuda.error_name(result, &name);
     cuda.error_string(result, &text);
-    return fail("%s: %s (%s)", call, name ? name : "unknown", text ? text : "no text");
+    return library_fail("%s: %s (%s)", call, name ? name : "unknown", text ? text : "no text");
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool open_library(void)
+static bool begin(void)
+{
+    return check(cuda.init(0), "cuInit");
+}
+
+bool gpu_open(void)
 {
     static const struct library_symbol symbols[] = {
 #define GPU_SYMBOL(member, symbol, arguments)                                                      \
@@ -122,7 +107,7 @@ static bool open_library(void)
         GPU_MAP(GPU_SYMBOL)
 #undef GPU_SYMBOL
     };
-    static const struct library library = {
+    static struct library library = {
         .variable = "TUTTI_CUDA_LIBRARY",
         .file = "libcuda.so.1",
         .absent = "is there an NVIDIA driver?",
@@ -130,30 +115,21 @@ static bool open_library(void)
         .symbols = symbols,
         .count = sizeof symbols / sizeof *symbols,
     };
-    return library_open(&library, &cuda, error, sizeof error) && check(cuda.init(0), "cuInit");
-}
-
-bool gpu_open(void)
-{
-    pthread_mutex_lock(&opening);
-    opened = opened || open_library();
-    bool ok = opened;
-    pthread_mutex_unlock(&opening);
-    return ok;
+    return library_open(&library, &cuda, begin);
 }
 
 /* What the child found. */
 struct probe {
     int count;
-    char error[sizeof error];
+    char error[512];
 };
 
 static void probe_child(int end)
 {
     struct probe probe = {0};
     if (gpu_open() && (probe.count = gpu_count()) == 0)
-        fail("there is no GPU");
-    memcpy(probe.error, error, sizeof error);
+        library_fail("there is no GPU");
+    snprintf(probe.error, sizeof probe.error, "%s", library_error());
     _exit(write(end, &probe, sizeof probe) < 0);
 }
 
@@ -162,7 +138,7 @@ int gpu_probe(void)
     struct probe probe = {0};
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) < 0) {
-        fail("cannot make a pipe");
+        library_fail("cannot make a pipe");
         return 0;
     }
     pid_t child = fork();
@@ -170,9 +146,9 @@ int gpu_probe(void)
         probe_child(ends[1]);
     close(ends[1]);
     if (child < 0 || read(ends[0], &probe, sizeof probe) != (ssize_t)sizeof probe)
-        fail("the process that looks for GPUs ended early");
+        library_fail("the process that looks for GPUs ended early");
     else
-        memcpy(error, probe.error, sizeof error);
+        library_fail("%s", probe.error);
     close(ends[0]);
     while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
         ;
@@ -244,13 +220,13 @@ static bool retain(int ordinal, handle_t *context)
     device_t device;
     bool ok = true;
     if (ordinal < 0 || ordinal >= MOST_DEVICES)
-        return fail("there is no device %d", ordinal);
-    pthread_mutex_lock(&opening);
+        return library_fail("there is no device %d", ordinal);
+    pthread_mutex_lock(&retaining);
     if (!contexts[ordinal])
         ok = check(cuda.device_get(&device, ordinal), "cuDeviceGet") &&
              check(cuda.context_retain(&contexts[ordinal], device), "cuDevicePrimaryCtxRetain");
     *context = contexts[ordinal];
-    pthread_mutex_unlock(&opening);
+    pthread_mutex_unlock(&retaining);
     return ok;
 }
 
@@ -398,7 +374,7 @@ static bool stream_ends(struct peer_trial *trial)
         usleep(100);
     trial->stuck = result == NOT_READY;
     if (trial->stuck)
-        return fail("no answer within %d s", PEER_DEADLINE_S);
+        return library_fail("no answer within %d s", PEER_DEADLINE_S);
     return check(result, "cuStreamQuery");
 }
 
@@ -416,8 +392,8 @@ static bool round_trip(struct peer_trial *trial, void *first, void *second, uint
         return false;
     for (uint32_t i = 0; i < PATTERN_WORDS; i++)
         if (trial->words[0][i] != trial->words[1][i])
-            return fail("word %u came as %08x instead of %08x", i, trial->words[1][i],
-                        trial->words[0][i]);
+            return library_fail("word %u came as %08x instead of %08x", i, trial->words[1][i],
+                                trial->words[0][i]);
     return true;
 }
 
@@ -431,7 +407,7 @@ static bool enable_peer(int from, int to)
         !check(cuda.peer_can_access(&can, devices[0], devices[1]), "cuDeviceCanAccessPeer"))
         return false;
     if (!can)
-        return fail("the driver says that device %d cannot reach device %d", from, to);
+        return library_fail("the driver says that device %d cannot reach device %d", from, to);
     if (!retain(to, &peer) || !gpu_bind(from))
         return false;
     result_t result = cuda.peer_enable(peer, 0);
@@ -443,7 +419,7 @@ bool gpu_try_peer(int from, int to)
     struct peer_trial *trial = calloc(1, sizeof *trial);
     bool ok = false;
     if (!trial)
-        return fail("no memory");
+        return library_fail("no memory");
     if (gpu_bind(to))
         trial->theirs = gpu_alloc(sizeof trial->words[0]);
     if (!trial->theirs || !enable_peer(from, to))

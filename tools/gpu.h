@@ -2,13 +2,13 @@
 /*
  * What the tool itself needs of libcuda, opened at run time: devices, memory, streams, graphs and
  * events. No CUDA type appears here. A function that returns false, or NULL, leaves the reason in
- * gpu_error(). A process that has called any of these must not fork a child that calls them too,
- * because CUDA does not survive fork().
+ * library_error(). A process that has called any of these must not fork a child that calls them
+ * too, because CUDA does not survive fork().
  */
 #ifndef TUTTI_TOOL_GPU_H
 #define TUTTI_TOOL_GPU_H
 
-#include "tutti/tutti.h"
+#include "library.h"
 
 enum { GPU_NAME_BYTES = 64, GPU_UUID_BYTES = 41, GPU_BUS_BYTES = 16 };
 
@@ -22,14 +22,11 @@ struct gpu_facts {
     bool multicast; /* whether it has multicast objects; they are not used */
 };
 
-/* The calling thread's last error. */
-const char *gpu_error(void);
-
 /* Opens and initialises libcuda, or TUTTI_CUDA_LIBRARY. Any thread may call it, any number
  * of times. Call it before all functions below. */
 bool gpu_open(void);
 /* The number of GPUs. A child process counts them, so that the caller may still fork. 0: see
- * gpu_error(). */
+ * library_error(). */
 int gpu_probe(void);
 /* The driver's version: 13000 is 13.0; 0: unknown. */
 int gpu_driver_version(void);

@@ -2,8 +2,8 @@
 /* tutti info: the facts with which a problem report should begin. They are collected in one JSON
  * tree, which is printed as indented text or as JSON. */
 #include "info.h"
-#include "json_text.h"
-#include "place.h"
+#include "placement.h"
+#include "results.h"
 #include "tool.h"
 
 #include <errno.h>
@@ -280,7 +280,7 @@ static void describe_all(struct report *report)
     if (!request->plan) {
         report_add(report, "library", describe_library());
         report_add(report, "host", describe_host());
-        report_add(report, "processors", place_describe());
+        report_add(report, "processors", placement_describe());
         report_add(report, "limits", describe_limits());
         report_add(report, "namespaces", describe_namespaces());
         report_add(report, "core_distances", selftest_distances());
@@ -298,7 +298,7 @@ int command_info(int argc, char **argv)
         .options = options, .parser = parse_option, .doc = doc, .children = help_children};
     struct request request = {0};
     struct placement placement;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &request) || !place_ranks(&placement, 2, true))
+    if (argp_parse(&argp, argc, argv, 0, NULL, &request) || !placement_make(&placement, 2, true))
         return TOOL_FAILED;
     if (request.ranks == 0)
         request.ranks = placement.cores < 2                 ? 2

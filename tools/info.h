@@ -18,8 +18,6 @@ json_t *selftest_distances(void);
  * and among `ranks` ranks. With `whole`: for every dtype among 2 to at least 8 ranks. With
  * TUTTI_TOPOLOGY_FILE: among `ranks` ranks only. */
 json_t *selftest_algorithms(int ranks, bool whole, bool *failed);
-/* The array of choices of one communicator. */
-json_t *selftest_choices(tutti_comm_t *comm, enum tutti_dtype dtype);
 /* The description of a communicator: {"key": "value"}, and "links" as an array of rows. */
 json_t *describe_comm(const tutti_comm_t *comm);
 /* Those rows, as text. */

@@ -6,8 +6,8 @@
 #include "gpu.h"
 #include "info.h"
 #include "info_trial.h"
-#include "json_text.h"
-#include "threads.h"
+#include "ranks.h"
+#include "results.h"
 #include "tool.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DEVICES_MOST = 16, ALARM_S = 90, TIMEOUT_MS = 20000, ELEMENTS = 100003 };
+enum { DEVICES_MOST = 16, ALARM_S = 90, ELEMENTS = 100003 };
 
 /* ---- devices and links ----------------------------------------------------------------------- */
 
@@ -55,7 +55,7 @@ static json_t *try_peers(int count)
             if (to != from)
                 json_array_append_new(array,
                                       json_pack("{s:i, s:i, s:s}", "from", from, "to", to, "result",
-                                                gpu_try_peer(from, to) ? "ok" : gpu_error()));
+                                                gpu_try_peer(from, to) ? "ok" : library_error()));
     return array;
 }
 
@@ -83,7 +83,7 @@ static bool pass_on(struct symm_rank *self, void *buffer)
     self->status = tutti_symm_buffer(buffer, right, shape, 1, TUTTI_UINT8, 0, &theirs);
     bool ok = !self->status && gpu_copy(theirs, data, ELEMENTS);
     if (ok)
-        self->status = tutti_symm_barrier(buffer, 0, TIMEOUT_MS, TUTTI_STREAM_PER_THREAD);
+        self->status = tutti_symm_barrier(buffer, 0, TRIAL_TIMEOUT_MS, TUTTI_STREAM_PER_THREAD);
     ok = ok && !self->status && gpu_stream_synchronize(TUTTI_STREAM_PER_THREAD) &&
          !(self->status = tutti_symm_status(buffer, NULL)) && gpu_copy(data, buffer, ELEMENTS);
     for (int i = 0; i < ELEMENTS && ok; i++)
@@ -103,19 +103,19 @@ static bool symm_main(void *argument)
     void *buffer = NULL;
     bool ok = gpu_bind(self->rank);
     if (ok)
-        self->status = tutti_store_open("memory:info-symm", TIMEOUT_MS, &store);
+        self->status = tutti_store_open("memory:info-symm", TRIAL_TIMEOUT_MS, &store);
     if (store)
         self->status = tutti_symm_group("info", self->rank, self->ranks, store, &group);
     if (group)
         self->status = tutti_symm_alloc(group, TUTTI_DEVICE_CUDA, ELEMENTS, &buffer);
     if (buffer)
-        self->status = tutti_symm_rendezvous(buffer, TIMEOUT_MS, NULL);
+        self->status = tutti_symm_rendezvous(buffer, TRIAL_TIMEOUT_MS, NULL);
     if (buffer && !self->status)
         ok = pass_on(self, buffer);
     if (self->status)
         snprintf(self->message, sizeof self->message, "%s", tutti_last_error());
     else if (!ok && !*self->message)
-        snprintf(self->message, sizeof self->message, "%s", gpu_error());
+        snprintf(self->message, sizeof self->message, "%s", library_error());
     tutti_symm_group_destroy(group);
     tutti_store_close(store);
     return ok && !self->status;
@@ -123,7 +123,7 @@ static bool symm_main(void *argument)
 
 static json_t *try_symm(int ranks)
 {
-    struct symm_rank self[TRIAL_RANKS] = {{0}};
+    struct symm_rank self[BENCH_GPU_RANKS] = {{0}};
     const char *result = "ok";
     for (int rank = 0; rank < ranks; rank++)
         self[rank] = (struct symm_rank){.rank = rank, .ranks = ranks};
@@ -138,10 +138,17 @@ static json_t *try_symm(int ranks)
                      json_text(result), "declined", self[0].status == TUTTI_ERR_DECLINED);
 }
 
-/* ---- ranks that share a device ----------------------------------------------------------------
+/* ---- communicators ----------------------------------------------------------------------------
  */
 
-/* The trials with threads as ranks. This process has opened CUDA and cannot fork ranks. */
+static json_t *try_gpus(int ranks, bool threads, bool share, enum tutti_algo algo)
+{
+    struct trial *trial = trial_run_gpus(ranks, threads, share, algo);
+    json_t *object = trial ? trial_result(trial) : NULL;
+    trial_destroy(trial);
+    return object;
+}
+
 static json_t *try_shared(void)
 {
     if (has_topology_file()) /* it may be for another number of ranks */
@@ -149,58 +156,66 @@ static json_t *try_shared(void)
     if (!gpu_may_be_shared())
         return json_pack("[{s:s, s:s, s:b}]", "test", "two ranks on device 0", "result",
                          "refused unless TUTTI_ALLOW_OVERLAPPING_DEVICES is set", "declined", 1);
-    return json_pack("[o]", trial_of_threads(2, true, TUTTI_ALGO_NONE));
+    return json_pack("[o, o]", try_gpus(2, true, true, TUTTI_ALGO_NONE),
+                     try_gpus(2, false, true, TUTTI_ALGO_NONE));
+}
+
+/* Fills the members that the child has left null. */
+static void try_all(json_t *section)
+{
+    const int devices = (int)json_array_size(json_object_get(section, "devices"));
+    const int ranks = devices < BENCH_GPU_RANKS ? devices : BENCH_GPU_RANKS;
+    if (json_object_get(section, "shared_device"))
+        json_object_set_new(section, "shared_device", try_shared());
+    if (!json_object_get(section, "communicator"))
+        return;
+    json_object_set_new(section, "communicator", try_gpus(ranks, true, false, TUTTI_ALGO_NONE));
+    json_object_set_new(section, "host_staged",
+                        try_gpus(ranks, true, false, TUTTI_ALGO_HOST_STAGED));
 }
 
 /* ---- the child, the section ------------------------------------------------------------------ */
 
+/* The communicators are tried by the parent, since this process cannot fork ranks. */
 static json_t *look(void)
 {
     struct gpu_facts facts[DEVICES_MOST];
     json_t *devices = json_array();
     if (!gpu_open())
-        return json_pack("{s:o}", "missing", json_text(gpu_error()));
+        return json_pack("{s:o}", "missing", json_text(library_error()));
     int version = gpu_driver_version(), count = gpu_count();
     count = count < DEVICES_MOST ? count : DEVICES_MOST;
     if (count == 0)
         return json_pack("{s:o}", "missing",
-                         json_text(*gpu_error() ? gpu_error() : "there is no GPU"));
+                         json_text(*library_error() ? library_error() : "there is no GPU"));
     for (int i = 0; i < count; i++) {
         if (!gpu_facts(i, &facts[i]))
-            return json_pack("{s:o}", "missing", json_text(gpu_error()));
+            return json_pack("{s:o}", "missing", json_text(library_error()));
         json_array_append_new(devices, describe_device(i, &facts[i]));
     }
     json_t *section = json_pack("{s:o, s:o}", "driver",
                                 json_sprintf("CUDA %d.%d", version / 1000, version % 1000 / 10),
                                 "devices", devices);
-    json_object_set_new(section, "shared_device", try_shared());
+    json_object_set_new(section, "shared_device", json_null());
     if (count < 2) {
         json_object_set_new(section, "missing", json_string("a second GPU: ranks need one each"));
         return section;
     }
     json_object_set_new(section, "nvlinks", describe_links(facts, count));
     json_object_set_new(section, "peers", try_peers(count));
-    count = count < TRIAL_RANKS ? count : TRIAL_RANKS;
-    json_object_set_new(section, "communicator", trial_of_threads(count, false, TUTTI_ALGO_NONE));
-    json_object_set_new(section, "host_staged",
-                        trial_of_threads(count, false, TUTTI_ALGO_HOST_STAGED));
-    json_object_set_new(section, "symmetric_memory", try_symm(count));
+    json_object_set_new(section, "communicator", json_null());
+    json_object_set_new(section, "host_staged", json_null());
+    json_object_set_new(section, "symmetric_memory",
+                        try_symm(count < BENCH_GPU_RANKS ? count : BENCH_GPU_RANKS));
     return section;
 }
 
 static void child_main(int end)
 {
     alarm(ALARM_S);
+    FILE *file = fdopen(end, "w");
     json_t *section = look();
-    char *text = json_dumps(section, 0);
-    size_t length = text ? strlen(text) : 0;
-    for (size_t done = 0; done < length;) {
-        ssize_t part = write(end, text + done, length - done);
-        if (part <= 0)
-            _exit(1);
-        done += (size_t)part;
-    }
-    _exit(0);
+    _exit(!file || json_dumpf(section, file, 0) != 0 || fclose(file) != 0);
 }
 
 static bool is_ok(const json_t *object)
@@ -259,9 +274,7 @@ json_t *describe_cuda(bool *failed)
         *failed = true;
         return json_pack("{s:s}", "missing", "the process that looked for it ended early");
     }
-    json_t *shared = json_object_get(section, "shared_device");
-    if (gpu_may_be_shared() && json_array_size(shared) > 0)
-        json_array_append_new(shared, trial_of_processes());
+    try_all(section);
     *failed |= section_failed(section);
     return section;
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Opens a library at run time and fills a struct of function pointers. */
+/* Libraries that are opened at run time, each with a struct of function pointers. */
 #ifndef TOOLS_LIBRARY_H
 #define TOOLS_LIBRARY_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "tutti/tutti.h"
 
 struct library_symbol {
     const char *name;
@@ -19,9 +18,15 @@ struct library {
     const char *lacking; /* what a missing symbol means; "": nothing */
     const struct library_symbol *symbols;
     size_t count;
+    bool opened;
 };
 
-/* Fills the struct. False with a text in `error`; then the library is closed again. */
-bool library_open(const struct library *library, void *table, char *error, size_t size);
+/* The calling thread's last error with any of the libraries. */
+const char *library_error(void);
+/* Writes it. Returns false. */
+bool library_fail(const char *format, ...) TUTTI_PRINTF(1, 2);
+/* Fills the struct, then calls `begin` unless it is NULL. Any thread may call it, any number of
+ * times: both happen once. False with library_error(). */
+bool library_open(struct library *library, void *table, bool (*begin)(void));
 
 #endif

@@ -2,10 +2,6 @@
 /* The types and numbers of NCCL's binary interface that the tool needs. */
 #include "nccl.h"
 
-#include "library.h"
-
-#include <pthread.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +24,24 @@ enum { WINDOW_SYMMETRIC = 1 }; /* NCCL_WIN_COLL_SYMMETRIC */
     X(destroy, ncclCommDestroy, (handle_t comm))                                                   \
     X(all_reduce, ncclAllReduce,                                                                   \
       (const void *send, void *recv, size_t count, int dtype, int op, handle_t comm,               \
-       handle_t stream))
+       handle_t stream))                                                                           \
+    X(all_gather, ncclAllGather,                                                                   \
+      (const void *send, void *recv, size_t count, int dtype, handle_t comm, handle_t stream))     \
+    X(reduce_scatter, ncclReduceScatter,                                                           \
+      (const void *send, void *recv, size_t count, int dtype, int op, handle_t comm,               \
+       handle_t stream))                                                                           \
+    X(broadcast, ncclBroadcast,                                                                    \
+      (const void *send, void *recv, size_t count, int dtype, int root, handle_t comm,             \
+       handle_t stream))                                                                           \
+    X(reduce, ncclReduce,                                                                          \
+      (const void *send, void *recv, size_t count, int dtype, int op, int root, handle_t comm,     \
+       handle_t stream))                                                                           \
+    X(send, ncclSend,                                                                              \
+      (const void *send, size_t count, int dtype, int peer, handle_t comm, handle_t stream))       \
+    X(recv, ncclRecv,                                                                              \
+      (void *recv, size_t count, int dtype, int peer, handle_t comm, handle_t stream))             \
+    X(group_start, ncclGroupStart, (void))                                                         \
+    X(group_end, ncclGroupEnd, (void))
 
 /* The same for newer versions. In older ones they are NULL. */
 #define NCCL_WINDOW_MAP(X)                                                                         \
@@ -68,37 +81,17 @@ struct nccl_comm {
     handle_t comm;
     handle_t window;
     void *memory; /* of the window */
+    int rank, size;
 };
-
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static bool opened;
-
-/* ---- errors ---------------------------------------------------------------------------------- */
-
-static _Thread_local char error[512];
-
-const char *nccl_error(void)
-{
-    return error;
-}
-
-static bool fail(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(error, sizeof error, format, args);
-    va_end(args);
-    return false;
-}
 
 static bool check(result_t result, const char *call)
 {
-    return result ? fail("%s: %s", call, nccl.error_string(result)) : true;
+    return result ? library_fail("%s: %s", call, nccl.error_string(result)) : true;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool open_library(void)
+bool nccl_open(void)
 {
     static const struct library_symbol symbols[] = {{"ncclGetErrorString", 0, false},
 #define NCCL_SYMBOL(member, symbol, arguments)                                                     \
@@ -110,7 +103,7 @@ static bool open_library(void)
 #undef NCCL_SYMBOL
 #undef NCCL_OPTIONAL
     };
-    static const struct library library = {
+    static struct library library = {
         .variable = "TUTTI_NCCL_LIBRARY",
         .file = "libnccl.so.2",
         .absent = "name the file in TUTTI_NCCL_LIBRARY",
@@ -118,16 +111,7 @@ static bool open_library(void)
         .symbols = symbols,
         .count = sizeof symbols / sizeof *symbols,
     };
-    return library_open(&library, &nccl, error, sizeof error);
-}
-
-bool nccl_open(void)
-{
-    pthread_mutex_lock(&opening);
-    opened = opened || open_library();
-    bool ok = opened;
-    pthread_mutex_unlock(&opening);
-    return ok;
+    return library_open(&library, &nccl, NULL);
 }
 
 int nccl_version(void)
@@ -141,9 +125,10 @@ bool nccl_has_windows(void)
     return nccl.mem_alloc && nccl.mem_free && nccl.window_register && nccl.window_deregister;
 }
 
-bool nccl_serves(enum tutti_dtype dtype, tutti_op_t op)
+bool nccl_serves(enum tutti_collective which, enum tutti_dtype dtype, tutti_op_t op)
 {
-    return dtypes[dtype] >= 0 && reduction(op) >= 0;
+    return collectives[which].data &&
+           (!collectives[which].reduces || (dtypes[dtype] >= 0 && reduction(op) >= 0));
 }
 
 /* ---- communicators --------------------------------------------------------------------------- */
@@ -155,10 +140,10 @@ static bool exchange_id(tutti_store_t *store, int rank, struct nccl_id *id)
         if (!check(nccl.get_id(id), "ncclGetUniqueId"))
             return false;
         return tutti_store_set(store, "nccl", id, sizeof *id) == TUTTI_OK ||
-               fail("%s", tutti_last_error());
+               library_fail("%s", tutti_last_error());
     }
     return tutti_store_get(store, "nccl", 0, id, sizeof *id, &size) == TUTTI_OK ||
-           fail("%s", tutti_last_error());
+           library_fail("%s", tutti_last_error());
 }
 
 struct nccl_comm *nccl_comm_create(tutti_store_t *store, int rank, int size)
@@ -166,9 +151,11 @@ struct nccl_comm *nccl_comm_create(tutti_store_t *store, int rank, int size)
     struct nccl_id id = {{0}};
     struct nccl_comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
-        fail("no memory");
+        library_fail("no memory");
         return NULL;
     }
+    comm->rank = rank;
+    comm->size = size;
     if (exchange_id(store, rank, &id) &&
         check(nccl.init_rank(&comm->comm, size, id, rank), "ncclCommInitRank"))
         return comm;
@@ -198,10 +185,108 @@ void *nccl_window_create(struct nccl_comm *comm, size_t bytes)
     return NULL;
 }
 
-bool nccl_all_reduce(struct nccl_comm *comm, const void *send, void *recv, size_t count,
-                     enum tutti_dtype dtype, tutti_op_t op, tutti_stream_t stream)
+/* ---- operations ------------------------------------------------------------------------------ */
+
+/* The number of an element's type, and of elements. What does not reduce is moved as bytes. */
+static int type_of(const struct nccl_call *call, size_t *count)
 {
-    return check(
-        nccl.all_reduce(send, recv, count, dtypes[dtype], reduction(op), comm->comm, stream),
-        "ncclAllReduce");
+    *count = call->count;
+    if (collectives[call->which].reduces)
+        return dtypes[call->dtype];
+    *count *= tutti_dtype_size(call->dtype);
+    return dtypes[TUTTI_UINT8];
+}
+
+/* One message to rank r, and one from it, as far as this rank and r exchange any. A block that is
+ * where it belongs stays there. */
+static bool exchange(const struct nccl_comm *comm, const struct nccl_call *call, int r,
+                     handle_t stream)
+{
+    const struct collective *collective = &collectives[call->which];
+    const bool ring = call->which == TUTTI_COLLECTIVE_SEND;
+    size_t count;
+    const int type = type_of(call, &count), rank = comm->rank, size = comm->size;
+    const char *send = (const char *)call->send + (collective->send_all ? (size_t)r * count : 0);
+    char *recv = (char *)call->recv + (collective->recv_all ? (size_t)r * count : 0);
+    bool sends = !collective->send_at_root || rank == call->root;
+    bool receives = !collective->recv_at_root || rank == call->root;
+    sends = sends && (!collective->recv_at_root || r == call->root);
+    receives = receives && (!collective->send_at_root || r == call->root);
+    if (ring) {
+        sends = r == (rank + 1) % size;
+        receives = r == (rank + size - 1) % size;
+    }
+    if (r == rank && send == recv)
+        return true;
+    return (!sends || check(nccl.send(send, count, type, r, comm->comm, stream), "ncclSend")) &&
+           (!receives || check(nccl.recv(recv, count, type, r, comm->comm, stream), "ncclRecv"));
+}
+
+/* Block r of a v-form that has all ranks' counts: to all from rank r, or to rank r from all. */
+static bool block_of_all(const struct nccl_comm *comm, const struct nccl_call *call, int r,
+                         handle_t stream)
+{
+    size_t count;
+    const int type = type_of(call, &count);
+    const size_t offset = (size_t)r * call->count * tutti_dtype_size(call->dtype);
+    if (call->which == TUTTI_COLLECTIVE_ALL_GATHER_V)
+        return check(nccl.broadcast(call->send, (char *)call->recv + offset, count, type, r,
+                                    comm->comm, stream),
+                     "ncclBroadcast");
+    return check(nccl.reduce((const char *)call->send + offset, call->recv, count, type,
+                             reduction(call->op), r, comm->comm, stream),
+                 "ncclReduce");
+}
+
+/* For each rank one part, all at the same time. */
+static bool group(const struct nccl_comm *comm, const struct nccl_call *call, handle_t stream,
+                  bool (*part)(const struct nccl_comm *comm, const struct nccl_call *call, int r,
+                               handle_t stream))
+{
+    bool ok = check(nccl.group_start(), "ncclGroupStart");
+    if (!ok)
+        return false;
+    for (int r = 0; r < comm->size && ok; r++)
+        ok = part(comm, call, r, stream);
+    return check(nccl.group_end(), "ncclGroupEnd") && ok;
+}
+
+bool nccl_enqueue(struct nccl_comm *comm, const struct nccl_call *call, tutti_stream_t stream)
+{
+    const void *send = call->send;
+    void *recv = call->recv;
+    size_t count;
+    const int type = type_of(call, &count), op = reduction(call->op);
+    switch (call->which) {
+    case TUTTI_COLLECTIVE_ALL_REDUCE:
+        return check(nccl.all_reduce(send, recv, count, type, op, comm->comm, stream),
+                     "ncclAllReduce");
+    case TUTTI_COLLECTIVE_ALL_GATHER:
+        return check(nccl.all_gather(send, recv, count, type, comm->comm, stream), "ncclAllGather");
+    case TUTTI_COLLECTIVE_REDUCE_SCATTER:
+        return check(nccl.reduce_scatter(send, recv, count, type, op, comm->comm, stream),
+                     "ncclReduceScatter");
+    case TUTTI_COLLECTIVE_BROADCAST:
+        return check(nccl.broadcast(send, recv, count, type, call->root, comm->comm, stream),
+                     "ncclBroadcast");
+    case TUTTI_COLLECTIVE_REDUCE:
+        return check(nccl.reduce(send, recv, count, type, op, call->root, comm->comm, stream),
+                     "ncclReduce");
+    case TUTTI_COLLECTIVE_ALL_GATHER_V:
+    case TUTTI_COLLECTIVE_REDUCE_SCATTER_V:
+        return group(comm, call, stream, block_of_all);
+    case TUTTI_COLLECTIVE_ALL_TO_ALL:
+    case TUTTI_COLLECTIVE_GATHER:
+    case TUTTI_COLLECTIVE_SCATTER:
+    case TUTTI_COLLECTIVE_SEND:
+    case TUTTI_COLLECTIVE_ALL_TO_ALL_V:
+    case TUTTI_COLLECTIVE_GATHER_V:
+    case TUTTI_COLLECTIVE_SCATTER_V:
+        return group(comm, call, stream, exchange);
+    case TUTTI_COLLECTIVE_RECV:
+    case TUTTI_COLLECTIVE_BARRIER:
+    case TUTTI_COLLECTIVE_SPLIT:
+        break;
+    }
+    return library_fail("NCCL has no %s", tutti_collective_name(call->which));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Child processes that cannot outlive their parent.
+ * Child processes that cannot outlive their parent, and threads that start all or not at all,
+ * because ranks wait for each other.
  *
  * The children are forked first and wait at a gate. Then the parent may start threads (a store's
  * server). It opens the gate with a line of text for each child. The kernel kills the children when
@@ -38,5 +39,12 @@ void ranks_signal(const struct ranks *ranks, int signal);
 void ranks_end(struct ranks *ranks);
 /* Writes "exited with status 3" or "was killed by signal 9 (Killed)". */
 void ranks_describe_exit(int status, char *text, size_t capacity);
+
+typedef bool threads_fn(void *argument);
+
+/* Calls fn in `count` threads, at most TUTTI_MAX_RANKS, each with its own element of `arguments`.
+ * When all have ended, returns how many returned true. Returns -1 with errno if not all could be
+ * started; then fn was not called. */
+int threads_run(int count, threads_fn *fn, void *arguments, size_t argument_bytes);
 
 #endif

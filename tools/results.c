@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -53,6 +54,19 @@ static bool close_results(FILE *out)
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
+
+json_t *json_text(const char *text)
+{
+    json_t *string = json_string(text);
+    char *plain = string ? NULL : strdup(text);
+    for (char *at = plain; at && *at; at++)
+        if (*at & 0x80)
+            *at = '?';
+    if (plain)
+        string = json_string(plain);
+    free(plain);
+    return string;
+}
 
 static void write_array(const json_t *array, FILE *out)
 {

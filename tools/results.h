@@ -16,6 +16,10 @@ void results_argument(struct argp_state *state, const char *option, const char *
  * False after a message. */
 bool results_take_output(const char *path);
 
+/* A string of a text from outside, such as a path. If the text is not UTF-8, which JSON needs, its
+ * bytes beyond ASCII become question marks. NULL if there is no memory. */
+json_t *json_text(const char *text);
+
 /* Prints an object, each of its arrays with one element a line. */
 void results_print_json(json_t *object, FILE *out);
 /* Writes it to a file. False, with errno, if that fails or if the object is NULL. */

@@ -65,6 +65,24 @@ typedef int rival_operation(float *buffer, size_t count, int root);
 #define RIVAL_ONE(name, value, text) +1
 enum { RIVAL_OPERATIONS = 1 TUTTI_COLLECTIVE_MAP(RIVAL_ONE) };
 
+/* X(name): the operations that a program can have, of enum tutti_collective. */
+#define RIVAL_MAP(X)                                                                               \
+    X(ALL_REDUCE)                                                                                  \
+    X(ALL_GATHER)                                                                                  \
+    X(REDUCE_SCATTER)                                                                              \
+    X(ALL_TO_ALL)                                                                                  \
+    X(BROADCAST)                                                                                   \
+    X(REDUCE)                                                                                      \
+    X(GATHER)                                                                                      \
+    X(SCATTER)                                                                                     \
+    X(SEND)                                                                                        \
+    X(ALL_GATHER_V)                                                                                \
+    X(REDUCE_SCATTER_V)                                                                            \
+    X(ALL_TO_ALL_V)                                                                                \
+    X(GATHER_V)                                                                                    \
+    X(SCATTER_V)
+#define RIVAL_ROW(name) [TUTTI_COLLECTIVE_##name] = engine_##name,
+
 /* Callbacks that return int return 0 or, with a reason, rival_error(). */
 struct rival_engine {
     int (*init)(int rank, int size);

@@ -6,17 +6,18 @@
 #include <stdio.h>
 #include <string.h>
 
+static int own_rank = -1, world_size = -1; /* of MPI_COMM_WORLD */
+
 static int mpi_init(int rank, int size)
 {
-    int mpi_rank = -1, mpi_size = -1;
     if (MPI_Init(NULL, NULL) != MPI_SUCCESS ||
-        MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank) != MPI_SUCCESS ||
-        MPI_Comm_size(MPI_COMM_WORLD, &mpi_size) != MPI_SUCCESS)
+        MPI_Comm_rank(MPI_COMM_WORLD, &own_rank) != MPI_SUCCESS ||
+        MPI_Comm_size(MPI_COMM_WORLD, &world_size) != MPI_SUCCESS)
         return rival_error("MPI_Init failed");
-    if (mpi_rank != rank || mpi_size != size)
+    if (own_rank != rank || world_size != size)
         return rival_error("rank %d of %d, but of MPI_COMM_WORLD rank %d of %d: another MPI's "
                            "launcher?",
-                           rank, size, mpi_rank, mpi_size);
+                           rank, size, own_rank, world_size);
     return 0;
 }
 
@@ -37,147 +38,65 @@ static int result(const char *call, int error)
     return error == MPI_SUCCESS ? 0 : rival_error("%s gave error %d", call, error);
 }
 
-static int mpi_all_reduce(float *buffer, size_t count, int root)
+static float *block_of(float *buffer, size_t count, int rank)
 {
-    (void)root;
-    return result("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT,
-                                                 MPI_SUM, MPI_COMM_WORLD));
-}
-
-static int mpi_all_gather(float *buffer, size_t count, int root)
-{
-    (void)root;
-    return result("MPI_Allgather", MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, buffer, (int)count,
-                                                 MPI_FLOAT, MPI_COMM_WORLD));
-}
-
-static int mpi_reduce_scatter(float *buffer, size_t count, int root)
-{
-    (void)root;
-    return result("MPI_Reduce_scatter_block",
-                  MPI_Reduce_scatter_block(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM,
-                                           MPI_COMM_WORLD));
-}
-
-static int mpi_all_to_all(float *buffer, size_t count, int root)
-{
-    (void)root;
-    int size;
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    return result("MPI_Alltoall",
-                  MPI_Alltoall(buffer, (int)count, MPI_FLOAT, buffer + (size_t)size * count,
-                               (int)count, MPI_FLOAT, MPI_COMM_WORLD));
-}
-
-static int mpi_broadcast(float *buffer, size_t count, int root)
-{
-    return result("MPI_Bcast", MPI_Bcast(buffer, (int)count, MPI_FLOAT, root, MPI_COMM_WORLD));
-}
-
-static int is_rank(int root)
-{
-    int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    return rank == root;
-}
-
-static int mpi_reduce(float *buffer, size_t count, int root)
-{
-    const void *send = is_rank(root) ? MPI_IN_PLACE : buffer;
-    return result("MPI_Reduce",
-                  MPI_Reduce(send, buffer, (int)count, MPI_FLOAT, MPI_SUM, root, MPI_COMM_WORLD));
-}
-
-static float *own_block(float *buffer, size_t count)
-{
-    int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     return buffer + (size_t)rank * count;
 }
 
-static int mpi_gather(float *buffer, size_t count, int root)
+/* The operand of a rank that is not the root is its own block. */
+static void *in_place_at(int root, float *other)
 {
-    const void *send = is_rank(root) ? MPI_IN_PLACE : own_block(buffer, count);
-    return result("MPI_Gather", MPI_Gather(send, (int)count, MPI_FLOAT, buffer, (int)count,
-                                           MPI_FLOAT, root, MPI_COMM_WORLD));
+    return own_rank == root ? MPI_IN_PLACE : other;
 }
 
-static int mpi_scatter(float *buffer, size_t count, int root)
-{
-    void *recv = is_rank(root) ? MPI_IN_PLACE : own_block(buffer, count);
-    return result("MPI_Scatter", MPI_Scatter(buffer, (int)count, MPI_FLOAT, recv, (int)count,
-                                             MPI_FLOAT, root, MPI_COMM_WORLD));
-}
-
-/* ---- v-forms, with blocks of one length, and messages ---------------------------------------- */
-
+/* For v-forms, with blocks of one length. Sets both arrays. */
 static int counts[TUTTI_MAX_RANKS], displacements[TUTTI_MAX_RANKS];
 
-/* Sets both arrays. */
-static void blocks_set(size_t count)
+static const int *counts_of(size_t count)
 {
-    if (counts[0] == (int)count)
-        return;
-    for (int r = 0; r < TUTTI_MAX_RANKS; r++) {
-        counts[r] = (int)count;
+    for (int r = 0; counts[0] != (int)count && r < TUTTI_MAX_RANKS; r++) {
+        counts[TUTTI_MAX_RANKS - 1 - r] = (int)count;
         displacements[r] = r * (int)count;
     }
+    return counts;
 }
 
-static int mpi_all_gather_v(float *buffer, size_t count, int root)
-{
-    (void)root;
-    blocks_set(count);
-    return result("MPI_Allgatherv", MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_FLOAT, buffer, counts,
-                                                   displacements, MPI_FLOAT, MPI_COMM_WORLD));
-}
+/* engine_NAME() calls `function` with the other arguments. */
+#define OPERATION(name, function, ...)                                                             \
+    static int engine_##name(float *buffer, size_t count, int root)                                \
+    {                                                                                              \
+        (void)root;                                                                                \
+        return result(#function, function(__VA_ARGS__));                                           \
+    }
+#define FLOATS       (int)count, MPI_FLOAT
+#define FLOATS_V     counts_of(count), displacements, MPI_FLOAT
+#define OWN_BLOCK    block_of(buffer, count, own_rank)
+#define BEHIND       block_of(buffer, count, world_size)
+#define SUM_OF_WORLD MPI_SUM, MPI_COMM_WORLD
 
-static int mpi_reduce_scatter_v(float *buffer, size_t count, int root)
-{
-    (void)root;
-    blocks_set(count);
-    return result("MPI_Reduce_scatter", MPI_Reduce_scatter(MPI_IN_PLACE, buffer, counts, MPI_FLOAT,
-                                                           MPI_SUM, MPI_COMM_WORLD));
-}
-
-static int mpi_all_to_all_v(float *buffer, size_t count, int root)
-{
-    (void)root;
-    int size;
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    blocks_set(count);
-    return result("MPI_Alltoallv", MPI_Alltoallv(buffer, counts, displacements, MPI_FLOAT,
-                                                 buffer + (size_t)size * count, counts,
-                                                 displacements, MPI_FLOAT, MPI_COMM_WORLD));
-}
-
-static int mpi_gather_v(float *buffer, size_t count, int root)
-{
-    const void *send = is_rank(root) ? MPI_IN_PLACE : own_block(buffer, count);
-    blocks_set(count);
-    return result("MPI_Gatherv", MPI_Gatherv(send, (int)count, MPI_FLOAT, buffer, counts,
-                                             displacements, MPI_FLOAT, root, MPI_COMM_WORLD));
-}
-
-static int mpi_scatter_v(float *buffer, size_t count, int root)
-{
-    void *recv = is_rank(root) ? MPI_IN_PLACE : own_block(buffer, count);
-    blocks_set(count);
-    return result("MPI_Scatterv", MPI_Scatterv(buffer, counts, displacements, MPI_FLOAT, recv,
-                                               (int)count, MPI_FLOAT, root, MPI_COMM_WORLD));
-}
-
-static int mpi_send_recv(float *buffer, size_t count, int root)
-{
-    (void)root;
-    int rank, size;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    return result("MPI_Sendrecv",
-                  MPI_Sendrecv(buffer, (int)count, MPI_FLOAT, (rank + 1) % size, 0, buffer + count,
-                               (int)count, MPI_FLOAT, (rank + size - 1) % size, 0, MPI_COMM_WORLD,
-                               MPI_STATUS_IGNORE));
-}
+OPERATION(ALL_REDUCE, MPI_Allreduce, MPI_IN_PLACE, buffer, FLOATS, SUM_OF_WORLD)
+OPERATION(ALL_GATHER, MPI_Allgather, MPI_IN_PLACE, 0, MPI_FLOAT, buffer, FLOATS, MPI_COMM_WORLD)
+OPERATION(REDUCE_SCATTER, MPI_Reduce_scatter_block, MPI_IN_PLACE, buffer, FLOATS, SUM_OF_WORLD)
+OPERATION(ALL_TO_ALL, MPI_Alltoall, buffer, FLOATS, BEHIND, FLOATS, MPI_COMM_WORLD)
+OPERATION(BROADCAST, MPI_Bcast, buffer, FLOATS, root, MPI_COMM_WORLD)
+OPERATION(REDUCE, MPI_Reduce, in_place_at(root, buffer), buffer, FLOATS, MPI_SUM, root,
+          MPI_COMM_WORLD)
+OPERATION(GATHER, MPI_Gather, in_place_at(root, OWN_BLOCK), FLOATS, buffer, FLOATS, root,
+          MPI_COMM_WORLD)
+OPERATION(SCATTER, MPI_Scatter, buffer, FLOATS, in_place_at(root, OWN_BLOCK), FLOATS, root,
+          MPI_COMM_WORLD)
+/* To the next rank, from the one before. */
+OPERATION(SEND, MPI_Sendrecv, buffer, FLOATS, (own_rank + 1) % world_size, 0, buffer + count,
+          FLOATS, (own_rank + world_size - 1) % world_size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE)
+OPERATION(ALL_GATHER_V, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_FLOAT, buffer, FLOATS_V,
+          MPI_COMM_WORLD)
+OPERATION(REDUCE_SCATTER_V, MPI_Reduce_scatter, MPI_IN_PLACE, buffer, counts_of(count), MPI_FLOAT,
+          SUM_OF_WORLD)
+OPERATION(ALL_TO_ALL_V, MPI_Alltoallv, buffer, FLOATS_V, BEHIND, FLOATS_V, MPI_COMM_WORLD)
+OPERATION(GATHER_V, MPI_Gatherv, in_place_at(root, OWN_BLOCK), FLOATS, buffer, FLOATS_V, root,
+          MPI_COMM_WORLD)
+OPERATION(SCATTER_V, MPI_Scatterv, buffer, FLOATS_V, in_place_at(root, OWN_BLOCK), FLOATS, root,
+          MPI_COMM_WORLD)
 
 static void mpi_fini(void)
 {
@@ -189,20 +108,7 @@ int main(void)
     static const struct rival_engine engine = {
         .init = mpi_init,
         .version = mpi_version,
-        .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = mpi_all_reduce,
-                       [TUTTI_COLLECTIVE_ALL_GATHER] = mpi_all_gather,
-                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = mpi_reduce_scatter,
-                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = mpi_all_to_all,
-                       [TUTTI_COLLECTIVE_BROADCAST] = mpi_broadcast,
-                       [TUTTI_COLLECTIVE_REDUCE] = mpi_reduce,
-                       [TUTTI_COLLECTIVE_GATHER] = mpi_gather,
-                       [TUTTI_COLLECTIVE_SCATTER] = mpi_scatter,
-                       [TUTTI_COLLECTIVE_SEND] = mpi_send_recv,
-                       [TUTTI_COLLECTIVE_ALL_GATHER_V] = mpi_all_gather_v,
-                       [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] = mpi_reduce_scatter_v,
-                       [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = mpi_all_to_all_v,
-                       [TUTTI_COLLECTIVE_GATHER_V] = mpi_gather_v,
-                       [TUTTI_COLLECTIVE_SCATTER_V] = mpi_scatter_v},
+        .operations = {RIVAL_MAP(RIVAL_ROW)},
         .scatters_to_first = 1,
         .fini = mpi_fini,
     };

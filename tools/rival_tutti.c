@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Tutti's own ranks. The variant "symmetric" has its buffer in symmetric memory. */
-#include "rival_tutti.h"
-
 #include "collective_call.h"
+#include "vs.h"
 
 #include <string.h>
-
-#include <tutti/tutti.h>
 
 static struct ping *ping;
 static tutti_store_t *store;
@@ -75,20 +72,7 @@ static inline __attribute__((always_inline)) int run(enum tutti_collective which
     {                                                                                              \
         return run(TUTTI_COLLECTIVE_##name, buffer, count, root);                                  \
     }
-ENGINE(ALL_REDUCE)
-ENGINE(ALL_GATHER)
-ENGINE(REDUCE_SCATTER)
-ENGINE(ALL_TO_ALL)
-ENGINE(BROADCAST)
-ENGINE(REDUCE)
-ENGINE(GATHER)
-ENGINE(SCATTER)
-ENGINE(SEND)
-ENGINE(ALL_GATHER_V)
-ENGINE(REDUCE_SCATTER_V)
-ENGINE(ALL_TO_ALL_V)
-ENGINE(GATHER_V)
-ENGINE(SCATTER_V)
+RIVAL_MAP(ENGINE)
 
 static const char *engine_algorithm(size_t count)
 {
@@ -114,20 +98,7 @@ int rival_tutti_main(struct ping *shared)
     static const struct rival_engine engine = {
         .init = engine_init,
         .alloc = engine_alloc,
-        .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = engine_ALL_REDUCE,
-                       [TUTTI_COLLECTIVE_ALL_GATHER] = engine_ALL_GATHER,
-                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine_REDUCE_SCATTER,
-                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = engine_ALL_TO_ALL,
-                       [TUTTI_COLLECTIVE_BROADCAST] = engine_BROADCAST,
-                       [TUTTI_COLLECTIVE_REDUCE] = engine_REDUCE,
-                       [TUTTI_COLLECTIVE_GATHER] = engine_GATHER,
-                       [TUTTI_COLLECTIVE_SCATTER] = engine_SCATTER,
-                       [TUTTI_COLLECTIVE_SEND] = engine_SEND,
-                       [TUTTI_COLLECTIVE_ALL_GATHER_V] = engine_ALL_GATHER_V,
-                       [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] = engine_REDUCE_SCATTER_V,
-                       [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = engine_ALL_TO_ALL_V,
-                       [TUTTI_COLLECTIVE_GATHER_V] = engine_GATHER_V,
-                       [TUTTI_COLLECTIVE_SCATTER_V] = engine_SCATTER_V},
+        .operations = {RIVAL_MAP(RIVAL_ROW)},
         .algorithm = engine_algorithm,
         .probe = engine_probe,
         .fini = engine_fini,

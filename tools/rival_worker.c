@@ -22,6 +22,7 @@ static char error_text[sizeof((struct rival_result *)0)->text];
 
 struct worker {
     const struct rival_engine *engine;
+    enum tutti_collective which;
     const struct collective *collective;
     rival_operation *run;
     unsigned operations; /* so far */
@@ -77,6 +78,7 @@ static int choose_operation(struct worker *worker)
     unsigned which = (unsigned)atoi(rival_env(RIVAL_COLLECTIVE, "0"));
     if (which >= RIVAL_OPERATIONS || !engine->operations[which])
         return rival_error("%s is %u, which this program does not have", RIVAL_COLLECTIVE, which);
+    worker->which = (enum tutti_collective)which;
     worker->collective = &collectives[which];
     worker->run = engine->operations[which];
     if (!collective_is_in_place(worker->collective))
@@ -168,14 +170,6 @@ static int root_of(const struct worker *worker)
     return (int)(worker->operations % (unsigned)worker->size);
 }
 
-/* The rank from which element i of the result comes, unless it is reduced. */
-static int source_of(const struct worker *worker, int root, size_t i, size_t count)
-{
-    if (worker->collective == &collectives[TUTTI_COLLECTIVE_SEND])
-        return (worker->rank + worker->size - 1) % worker->size;
-    return worker->collective->send_at_root ? root : (int)(i / count);
-}
-
 static int run_one(struct worker *worker, size_t count)
 {
     const int root = root_of(worker);
@@ -200,7 +194,9 @@ static int check(struct worker *worker, size_t bytes, uint64_t *wrong)
     int error = run_one(worker, count);
     for (size_t i = 0; !error && receives && i < results; i++) {
         int factor =
-            collective->reduces ? ranks * (ranks + 1) / 2 : source_of(worker, root, i, count) + 1;
+            collective->reduces
+                ? ranks * (ranks + 1) / 2
+                : collective_source(worker->which, worker->rank, ranks, root, (int)(i / count)) + 1;
         size_t from = collective->send_all ? first + i % count : i;
         *wrong += result[i] != (float)factor * pattern(from);
     }

@@ -9,7 +9,7 @@
  * and ends them, too.
  */
 #include "base/ended_key.h"
-#include "place.h"
+#include "placement.h"
 #include "ranks.h"
 #include "run_output.h"
 #include "tool.h"
@@ -136,37 +136,30 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 /* ---- in the ranks ---------------------------------------------------------------------------- */
 
-static void set_number(const char *name, int value)
-{
-    char text[16];
-    snprintf(text, sizeof text, "%d", value);
-    setenv(name, text, 1);
-}
-
 static void set_environment(const struct run *run, int rank, const char *port)
 {
     static const char *const ranks[] = {"RANK", "LOCAL_RANK", "ROLE_RANK"};
     static const char *const sizes[] = {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"};
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-        set_number(ranks[i], rank);
-        set_number(sizes[i], run->ranks);
+        tool_setenv(ranks[i], (size_t)rank);
+        tool_setenv(sizes[i], (size_t)run->ranks);
     }
-    set_number("GROUP_RANK", 0);
-    set_number("GROUP_WORLD_SIZE", 1);
+    tool_setenv("GROUP_RANK", 0);
+    tool_setenv("GROUP_WORLD_SIZE", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
     /* The launcher serves the store, and all ranks are its clients. For this PyTorch also needs a
      * restart count. */
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-    set_number("TORCHELASTIC_RESTART_COUNT", 0);
-    set_number("TORCHELASTIC_MAX_RESTARTS", 0);
+    tool_setenv("TORCHELASTIC_RESTART_COUNT", 0);
+    tool_setenv("TORCHELASTIC_MAX_RESTARTS", 0);
     setenv("TORCHELASTIC_RUN_ID", "tutti", 1);
 }
 
 static int rank_main(int rank, const char *port, void *context)
 {
     const struct run *run = context;
-    if (!place_bind(&run->placement, rank) || !output_attach(&run->output, rank))
+    if (!placement_bind(&run->placement, rank) || !output_attach(&run->output, rank))
         return TOOL_FAILED;
     set_environment(run, rank, port);
     sigprocmask(SIG_SETMASK, &run->inherited, NULL);
@@ -346,8 +339,8 @@ static void end_orphans(struct run *run)
 static bool place(struct run *run, int ranks)
 {
     if (run->bind == BIND_SHARE)
-        return place_shares(&run->placement, ranks);
-    return place_ranks(&run->placement, ranks, run->bind == BIND_CORE);
+        return placement_make_shares(&run->placement, ranks);
+    return placement_make(&run->placement, ranks, run->bind == BIND_CORE);
 }
 
 static bool start(struct run *run)

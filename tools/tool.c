@@ -159,6 +159,13 @@ size_t size_argument(struct argp_state *state, const char *option, const char *t
     return bytes;
 }
 
+/* If the text is this label, stores the value and returns true. */
+#define NAME(label, constant, to)                                                                  \
+    if (strcmp(text, label) == 0) {                                                                \
+        *(to) = constant;                                                                          \
+        return true;                                                                               \
+    }
+
 bool parse_dtype(const char *text, enum tutti_dtype *dtype)
 {
     static const struct {
@@ -170,11 +177,7 @@ bool parse_dtype(const char *text, enum tutti_dtype *dtype)
             *dtype = aliases[i].dtype;
             return true;
         }
-#define ROW(name, value, size, label)                                                              \
-    if (strcmp(text, label) == 0) {                                                                \
-        *dtype = TUTTI_##name;                                                                     \
-        return true;                                                                               \
-    }
+#define ROW(name, value, size, label) NAME(label, TUTTI_##name, dtype)
     TUTTI_DTYPE_MAP(ROW)
 #undef ROW
     return false;
@@ -182,11 +185,7 @@ bool parse_dtype(const char *text, enum tutti_dtype *dtype)
 
 bool parse_op(const char *text, tutti_op_t *op)
 {
-#define ROW(name, value, label)                                                                    \
-    if (strcmp(text, label) == 0) {                                                                \
-        *op = TUTTI_##name;                                                                        \
-        return true;                                                                               \
-    }
+#define ROW(name, value, label) NAME(label, TUTTI_##name, op)
     TUTTI_OP_MAP(ROW)
 #undef ROW
     return false;
@@ -194,11 +193,7 @@ bool parse_op(const char *text, tutti_op_t *op)
 
 bool parse_algo(const char *text, enum tutti_algo *algo)
 {
-#define ROW(name, value, label)                                                                    \
-    if (strcmp(text, label) == 0) {                                                                \
-        *algo = TUTTI_ALGO_##name;                                                                 \
-        return true;                                                                               \
-    }
+#define ROW(name, value, label) NAME(label, TUTTI_ALGO_##name, algo)
     TUTTI_ALGO_MAP(ROW)
 #undef ROW
     return false;
@@ -222,6 +217,13 @@ void format_size(size_t bytes, char *text, size_t capacity)
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
         value /= 1024;
     snprintf(text, capacity, "%.4g %s", value, units[unit]);
+}
+
+void tool_setenv(const char *name, size_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%zu", value);
+    setenv(name, text, 1);
 }
 
 void format_date(char *text, size_t capacity)

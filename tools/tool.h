@@ -55,6 +55,8 @@ bool parse_collective(const char *text, enum tutti_collective *collective);
 
 /* "64 MiB", "1.5 KiB", "100 B". */
 void format_size(size_t bytes, char *text, size_t capacity);
+/* Sets a variable of the environment to a number. */
+void tool_setenv(const char *name, size_t value);
 /* The time now, as 2026-01-31T12:00:00Z. */
 void format_date(char *text, size_t capacity);
 

@@ -8,7 +8,6 @@
  */
 #include "tune.h"
 #include "commit.h"
-#include "json_text.h"
 #include "results.h"
 #include "tool.h"
 
@@ -17,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZES = 24, CANDIDATES = 128, PIPELINED_BLOCKS = 128 };
+enum { SIZES = 24, CANDIDATES = 128 };
 
 /* A candidate replaces the built-in choice only if it is faster by this much, because two runs
  * differ by less. */
@@ -31,7 +30,6 @@ struct candidate {
 
 struct size {
     size_t bytes;
-    unsigned serving; /* bit a: transport a can run it */
     struct tune_choice built_in;
     struct candidate candidates[CANDIDATES];
     int count;
@@ -56,17 +54,10 @@ struct tune {
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-static bool is_one_shot(enum tutti_algo kernel)
+/* The units of work that a kernel divides among its threads. */
+static size_t work(const struct tune_kernel *kernel, size_t bytes)
 {
-    return kernel == TUTTI_ALGO_ONE_SHOT_LL || kernel == TUTTI_ALGO_ONE_SHOT_LINES;
-}
-
-/* The units of work that a kernel divides among its threads: 8 bytes or a line of 16 bytes of the
- * input, or a line of a rank's chunk. */
-static size_t work(enum tutti_algo kernel, size_t bytes, int ranks)
-{
-    size_t lines = bytes / (kernel == TUTTI_ALGO_ONE_SHOT_LL ? 8 : 16);
-    return is_one_shot(kernel) ? lines : (lines + (size_t)ranks - 1) / (size_t)ranks;
+    return (bytes / kernel->unit_bytes + kernel->parts - 1) / kernel->parts;
 }
 
 static void add_candidate(struct size *size, const struct tune_choice *choice)
@@ -89,32 +80,32 @@ static bool is_distinct(const struct tune_choice *choice, size_t units, bool sma
            (largest_grid || units > block * (size_t)choice->blocks);
 }
 
-static void list_kernels(struct size *size, int ranks, const struct tune_choice *geometry,
-                         bool smallest_block, bool largest_grid)
+static void list_kernels(struct size *size, const struct tune_plan *plan,
+                         const struct tune_choice *geometry, bool smallest_block, bool largest_grid)
 {
-    for (int kernel = TUTTI_ALGO_ONE_SHOT_LL; kernel <= TUTTI_ALGO_TWO_SHOT_PIPELINED; kernel++) {
-        bool pipelined = kernel == TUTTI_ALGO_TWO_SHOT_PIPELINED;
+    for (int k = 0; k < plan->kernel_count; k++) {
+        const struct tune_kernel *kernel = &plan->kernels[k];
         struct tune_choice choice = *geometry;
-        choice.kernel = (enum tutti_algo)kernel;
-        if (pipelined && choice.blocks > PIPELINED_BLOCKS)
-            choice.blocks = PIPELINED_BLOCKS;
-        if (size->serving >> kernel & 1 && (pipelined || choice.units == 1) &&
-            is_distinct(&choice, work(choice.kernel, size->bytes, ranks), smallest_block,
-                        largest_grid))
+        memcpy(choice.kernel, kernel->name, sizeof choice.kernel);
+        if (choice.blocks > kernel->blocks)
+            choice.blocks = kernel->blocks;
+        /* Only a kernel for any size loops often enough that more units a thread can be faster. */
+        if (size->bytes <= kernel->bytes && (kernel->bytes == TUNE_REST || choice.units == 1) &&
+            is_distinct(&choice, work(kernel, size->bytes), smallest_block, largest_grid))
             add_candidate(size, &choice);
     }
 }
 
 /* Likely candidates come first, because time may run out. */
-static void list_candidates(struct size *size, int ranks, bool quick)
+static void list_candidates(struct size *size, const struct tune_plan *plan, bool quick)
 {
     static const int threads[] = {64, 128, 480, 256, 32}, blocks[] = {512, 128, 64, 32};
     const int smallest = quick ? 64 : 32;
     for (int grid = 0; grid < (quick ? 1 : 4); grid++)
         for (int units = 1; units <= (quick ? 1 : 2); units++)
             for (int i = 0; i < (quick ? 3 : 5); i++) {
-                struct tune_choice geometry = {TUTTI_ALGO_NONE, threads[i], blocks[grid], units};
-                list_kernels(size, ranks, &geometry, threads[i] == smallest, grid == 0);
+                struct tune_choice geometry = {"", threads[i], blocks[grid], units};
+                list_kernels(size, plan, &geometry, threads[i] == smallest, grid == 0);
             }
 }
 
@@ -142,19 +133,11 @@ static bool hear_of_size(void *context, const struct bench_result *result)
     struct tune *tune = context;
     struct size *size = &tune->sizes[result->row - tune->config.rows];
     struct tune_plan part = {.count = 0};
-    size->serving = result->serving;
     size->built_in_us = result->timing[0].p50_us;
     tune->wrong += result->timing[0].wrong;
     if (!tune_plan_append_part(&part, &tune->built_in, size->bytes - 1, size->bytes))
         return false;
     size->built_in = part.choices[0];
-    return true;
-}
-
-static bool hear_nothing(void *context, const struct bench_record *ready)
-{
-    (void)context;
-    (void)ready;
     return true;
 }
 
@@ -211,7 +194,7 @@ static bool compose(const struct tune *tune, int t, struct tune_plan *plan)
 /* Measures `count` tunings, at all sizes that have them. */
 static bool run(struct tune *tune, int count)
 {
-    struct bench_listener listener = {tune, hear_nothing, hear_of_candidates};
+    const struct bench_listener listener = {.context = tune, .row = hear_of_candidates};
     for (int i = 0; i < tune->config.row_count; i++)
         tune->config.rows[i].tunings = 0;
     for (int t = 0; t < count; t++) {
@@ -230,7 +213,8 @@ static bool run(struct tune *tune, int count)
 /* Makes a short run of the built-in choices only. It also reads the file that exists. */
 static bool look(struct tune *tune)
 {
-    struct bench_listener listener = {tune, hear_of_plan, hear_of_size};
+    const struct bench_listener listener = {
+        .context = tune, .begin = hear_of_plan, .row = hear_of_size};
     const int rounds = tune->config.iterations;
     tune->config.iterations = 1;
     tune->config.tuning_count = access(tune->options.output, F_OK) == 0;
@@ -239,7 +223,7 @@ static bool look(struct tune *tune)
         return false;
     tune->config.iterations = rounds;
     for (int i = 0; i < tune->config.row_count; i++)
-        list_candidates(&tune->sizes[i], tune->config.ranks, tune->options.quick);
+        list_candidates(&tune->sizes[i], &tune->built_in, tune->options.quick);
     return true;
 }
 
@@ -313,8 +297,8 @@ static bool confirm(struct tune *tune)
 
 static void describe_choice(const struct tune_choice *choice, char *text, size_t capacity)
 {
-    snprintf(text, capacity, "%s %dx%d/%d", tutti_algo_name(choice->kernel), choice->blocks,
-             choice->threads, choice->units);
+    snprintf(text, capacity, "%s %dx%d/%d", choice->kernel, choice->blocks, choice->threads,
+             choice->units);
 }
 
 static void print_table(const struct tune *tune)
@@ -342,8 +326,8 @@ static void print_table(const struct tune *tune)
 
 static json_t *pack_choice(const struct tune_choice *choice)
 {
-    return json_pack("{s:s, s:i, s:i, s:i}", "kernel", tutti_algo_name(choice->kernel), "threads",
-                     choice->threads, "blocks", choice->blocks, "units", choice->units);
+    return json_pack("{s:s, s:i, s:i, s:i}", "kernel", choice->kernel, "threads", choice->threads,
+                     "blocks", choice->blocks, "units", choice->units);
 }
 
 static json_t *pack_size(const struct size *size)

@@ -8,7 +8,7 @@
 
 #include "bench.h"
 
-enum { TUNE_ROWS = 32 };
+enum { TUNE_ROWS = 32, TUNE_KERNELS = 16 };
 #define TUNE_REST SIZE_MAX /* bytes of the row for all larger sizes */
 
 struct tune_options {
@@ -21,8 +21,16 @@ struct tune_options {
 
 /* The launch of one kernel, as in a row of the file. */
 struct tune_choice {
-    enum tutti_algo kernel; /* a transport */
+    char kernel[24];
     int threads, blocks, units;
+};
+
+/* A kernel that rows of the file may name. */
+struct tune_kernel {
+    char name[24];
+    size_t bytes;             /* that it serves; TUNE_REST: any number */
+    size_t unit_bytes, parts; /* how it divides an operation among its threads */
+    int blocks;               /* at most */
 };
 
 /* The rows of one capability and number of ranks. Row i is for up to bytes[i]; the last one is for
@@ -33,6 +41,8 @@ struct tune_plan {
     int count;
     struct tune_choice choices[TUNE_ROWS];
     size_t bytes[TUNE_ROWS];
+    struct tune_kernel kernels[TUNE_KERNELS]; /* as a description lists them */
+    int kernel_count;
 };
 
 /* Reads the command line and completes the benchmark's configuration with a row for each size. A

@@ -16,8 +16,8 @@ static const char head[] = "tutti-tuning 1";
 
 bool tune_choice_equal(const struct tune_choice *a, const struct tune_choice *b)
 {
-    return a->kernel == b->kernel && a->threads == b->threads && a->blocks == b->blocks &&
-           a->units == b->units;
+    return strcmp(a->kernel, b->kernel) == 0 && a->threads == b->threads &&
+           a->blocks == b->blocks && a->units == b->units;
 }
 
 bool tune_plan_append(struct tune_plan *plan, size_t bytes, const struct tune_choice *choice)
@@ -47,25 +47,35 @@ bool tune_plan_append_part(struct tune_plan *plan, const struct tune_plan *from,
     return ok;
 }
 
+static size_t limit_of(const char *text)
+{
+    return strncmp(text, "any", 3) == 0 ? TUNE_REST : (size_t)strtoull(text, NULL, 10);
+}
+
 bool tune_plan_read(struct tune_plan *plan, const char *description)
 {
     const char *line = description;
     int major = 0, minor = 0;
-    plan->count = 0;
+    plan->count = plan->kernel_count = 0;
     for (; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
-        char kernel[32], size[32];
+        char size[32];
         struct tune_choice choice;
+        struct tune_kernel kernel;
         sscanf(line, "compute_capability: %d.%d", &major, &minor);
-        if (sscanf(line, "plan: %31s up to %31[^,], %d threads, %d blocks, %d units", kernel, size,
-                   &choice.threads, &choice.blocks, &choice.units) != 5)
-            continue;
-        bool rest = strncmp(size, "any", 3) == 0;
-        if (!parse_algo(kernel, &choice.kernel) ||
-            !tune_plan_append(plan, rest ? TUNE_REST : (size_t)strtoull(size, NULL, 10), &choice))
+        if (plan->kernel_count < TUNE_KERNELS &&
+            sscanf(line, "kernel: %23s up to %31[^,], units of %zu bytes in %zu parts, %d blocks",
+                   kernel.name, size, &kernel.unit_bytes, &kernel.parts, &kernel.blocks) == 5) {
+            kernel.bytes = limit_of(size);
+            plan->kernels[plan->kernel_count++] = kernel;
+        }
+        if (sscanf(line, "plan: %23s up to %31[^,], %d threads, %d blocks, %d units", choice.kernel,
+                   size, &choice.threads, &choice.blocks, &choice.units) == 5 &&
+            !tune_plan_append(plan, limit_of(size), &choice))
             return false;
     }
     plan->capability = 10 * major + minor;
-    return (plan->count > 0 && plan->bytes[plan->count - 1] == TUNE_REST) ||
+    return (plan->kernel_count > 0 && plan->count > 0 &&
+            plan->bytes[plan->count - 1] == TUNE_REST) ||
            tool_fail("the communicator does not describe its plan");
 }
 
@@ -79,8 +89,8 @@ static void write_rows(FILE *file, const struct tune_plan *plan)
         if (plan->bytes[i] != TUNE_REST)
             snprintf(bytes, sizeof bytes, "%zu", plan->bytes[i]);
         fprintf(file, "sm_%d ranks %d bytes %s kernel %s threads %d blocks %d units %d\n",
-                plan->capability, plan->ranks, bytes, tutti_algo_name(choice->kernel),
-                choice->threads, choice->blocks, choice->units);
+                plan->capability, plan->ranks, bytes, choice->kernel, choice->threads,
+                choice->blocks, choice->units);
     }
 }
 

@@ -96,6 +96,10 @@ bool vs_instance_run(struct vs_instance *instance, const struct rival_command *c
 /* Ends the ranks. Those that still run after a few seconds are killed. */
 void vs_instance_stop(struct vs_instance *instance);
 
+/* rival_tutti.c: one of Tutti's ranks, in a process forked from the tool. Ranks 0 and 1 measure
+ * their round trip with `ping`. Returns the exit status. */
+int rival_tutti_main(struct ping *shared);
+
 /* ---- what is measured ------------------------------------------------------------------------ */
 
 /* The placements of a run: how far the cores were from each other. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include "rival_tutti.h"
 #include "tool.h"
 #include "vs.h"
 
@@ -76,15 +75,11 @@ static void set_environment(const struct vs_instance *instance, int rank, const 
     unsetenv(RIVAL_CPUS);
     setenv(RIVAL_SOCKET, instance->address, 1);
     setenv(RIVAL_STORE, store_url, 1);
-    snprintf(text, sizeof text, "%d", (int)config->collective);
-    setenv(RIVAL_COLLECTIVE, text, 1);
-    snprintf(text, sizeof text, "%d", config->ranks);
-    setenv(RIVAL_SIZE, text, 1);
-    snprintf(text, sizeof text, "%zu", instance->capacity);
-    setenv(RIVAL_CAPACITY, text, 1);
-    snprintf(text, sizeof text, "%d", rank);
+    tool_setenv(RIVAL_COLLECTIVE, config->collective);
+    tool_setenv(RIVAL_SIZE, (size_t)config->ranks);
+    tool_setenv(RIVAL_CAPACITY, instance->capacity);
     if (!library_of(instance)->launcher)
-        setenv(RIVAL_RANK, text, 1);
+        tool_setenv(RIVAL_RANK, (size_t)rank);
     for (int i = 0; i < config->ranks && config->placement.bound; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", i ? "," : "",
                                  config->placement.cpus[i]);

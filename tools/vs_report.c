@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* `tutti bench --vs`: its table, and its files. */
 #include "commit.h"
-#include "json_text.h"
+#include "results.h"
 #include "stats.h"
 #include "tool.h"
 #include "vs.h"
 
 #include <math.h>
 #include <string.h>
-#include <sys/utsname.h>
 
 /* The medians of one size and placement, in microseconds. NaN: none. */
 struct line {
@@ -199,26 +198,17 @@ static json_t *json_versions(const struct vs *vs)
 static bool write_files(const struct vs *vs)
 {
     const struct bench_config *config = vs->config;
-    struct utsname host = {0};
     struct line line;
-    char machine[512], date[32];
-    json_t *rows = json_array();
+    json_t *file = bench_describe(config, NULL), *rows = json_array();
     for (int ours = VS_OURS; ours < VS_FIRST_RIVAL; ours++)
         for (int placement = 0; placement < VS_PLACEMENTS; placement++)
             for (int row = 0; row < config->row_count; row++)
                 if (make_line(vs, row, placement, &line) && !isnan(line.us[ours]))
                     json_array_append_new(rows, json_line(vs, &line, ours));
-    uname(&host);
-    format_date(date, sizeof date);
-    snprintf(machine, sizeof machine, "%s, %d cores, %s %s", config->placement.cpu_model,
-             config->placement.cores, host.sysname, host.release);
-    json_t *file =
-        json_pack("{s:o, s:s, s:s, s:o, s:o, s:i, s:o}", "machine", json_text(machine), "commit",
-                  TOOL_COMMIT, "date", date, "command", json_text(config->command), "versions",
-                  json_versions(vs), "discarded_blocks", vs->discarded, "rows", rows);
-    bool ok = bench_write_files(config, file);
-    json_decref(file);
-    return ok;
+    json_object_set_new(file, "versions", json_versions(vs));
+    json_object_set_new(file, "discarded_blocks", json_integer(vs->discarded));
+    json_object_set_new(file, "rows", rows);
+    return bench_write_files(config, file);
 }
 
 bool vs_run(const struct bench_config *config)

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- asynchronous operations of a process group ---------------------------------------------- */
 
 #define TUTTI_MAX_DIMS 16
 
@@ -24,8 +24,8 @@ extern "C" {
  * dimension of size 1 is ignored; if a size is 0, all strides are ignored.
  */
 struct tutti_tensor {
-    size_t struct_size; /* sizeof(struct tutti_tensor) */
-    void *data;         /* may be NULL if the tensor has no elements */
+    size_t struct_size;
+    void *data; /* may be NULL if the tensor has no elements */
     enum tutti_dtype dtype;
     enum tutti_device device;
     int dims; /* 0 to TUTTI_MAX_DIMS; 0: one element */
@@ -34,13 +34,13 @@ struct tutti_tensor {
     int device_index;       /* of a CUDA tensor: the device's number in this process */
 };
 
-/* ---- process group --------------------------------------------------------------------------- */
-
 /*
- * A process group runs asynchronous operations of a communicator's ranks. Operations of one tag run
- * in the order of their submission. Operations of different tags run as soon as all ranks have
- * submitted them, whatever the order on each rank. A tag takes about 100 bytes of each rank from
- * its first use until the group is destroyed.
+ * A process group runs asynchronous operations of a communicator's ranks, in a thread of its own.
+ * Operations of one tag run in the order of their submission. Operations of different tags run as
+ * soon as all ranks have submitted them, whatever the order on each rank. So an operation that
+ * waits for a rank delays only its own tag. A tag takes about 100 bytes of each rank from its first
+ * use until the group is destroyed. The thread may run on the cores of the thread that creates the
+ * group: if there are few, bind each rank to cores of its own.
  */
 typedef struct tutti_pg tutti_pg_t;
 
@@ -54,12 +54,15 @@ struct tutti_pg_options {
      * Read during the call. */
     const int *ranks;
     int rank_count; /* 0 with NULL */
-    tutti_store_t
-        *store; /* where the members meet, if the call is collective; used during the call */
-    /* Number of threads of this rank that reduce large CUDA tensors on the host, with the group's
-     * own thread: 1 to 16. 0: half of the rank's cores, at most 8. If there are several, one more
-     * thread starts the copies. The number may differ between ranks. */
+    /* Where the members meet, if the call is collective; used during the call. */
+    tutti_store_t *store;
+    /* Number of threads of this rank that reduce CUDA tensors above 64 KiB on the host, with the
+     * group's own thread: 1 to 16. 0: half of the rank's cores, at most 8. Only where all ranks are
+     * threads of one process and the tensors go through the host. May differ between ranks. */
     int threads;
+    /* Of the kernels of a group of a CUDA communicator, as in struct tutti_comm_options; 0: the
+     * communicator's. Ignored on CPU. */
+    int max_blocks;
 };
 
 /*
@@ -78,8 +81,8 @@ struct tutti_pg_call_options {
     int64_t timeout_ms;          /* 0: the group's */
     tutti_pg_callback *callback; /* may be NULL */
     void *context;               /* passed to the callback; must live until it has returned */
-    tutti_stream_t
-        stream; /* CUDA tensors: the operation waits for the work that is on it now; see below */
+    /* CUDA tensors: the operation waits for the work that is on it now. */
+    tutti_stream_t stream;
 };
 
 /*
@@ -97,7 +100,8 @@ struct tutti_pg_call_options {
  * group's time-out bounds the meeting; tutti_comm_abort() on the communicator ends it. Errors of
  * this call name ranks of the communicator. Errors of the group's operations, and struct
  * tutti_fault, name ranks of the group. A group of a CUDA communicator makes a second communicator,
- * of the devices, as large as the caller's; if that fails, its tensors go through the host.
+ * of the devices, as large as the caller's, and takes 8 MiB more of the rank's device; if that
+ * communicator cannot be made, the group's tensors go through the host.
  *
  * If a CUDA context is current, the resources for tensors of its device are made by this call.
  * Otherwise the first operation makes them, and may have to wait for kernels that run on the
@@ -107,13 +111,13 @@ struct tutti_pg_call_options {
  * - [in] options: may be NULL without a list on a CPU communicator; copied
  * - [out] pg: destroy it with tutti_pg_destroy()
  *
- * Returns INVALID (the list is empty, repeats a rank, has a rank out of range, or lacks the caller;
- * no store), DECLINED (the communicator is in strict mode), CONCURRENT (the communicator is in use,
- * or has had its group), MISMATCH (members wait for each other with different lists; both get it),
- * TIMEOUT (a member did not come), PEER_DEAD (a member has exited), ABORTED, NO_MEMORY, SYSTEM,
- * CUDA, VERSION (an unknown option), an error of the store, or the fault with which the
- * communicator has failed. An error that ends the meeting ends it on all members that have come;
- * they may call again.
+ * Returns INVALID (the communicator has not met; the list is empty, repeats a rank, has a rank out
+ * of range, or lacks the caller; no store), DECLINED (the communicator is in strict mode),
+ * CONCURRENT (the communicator is in use, or has had its group), MISMATCH (members wait for each
+ * other with different lists; both get it, and the message names both), TIMEOUT (a member did not
+ * come), PEER_DEAD (a member has exited), ABORTED, NO_MEMORY, SYSTEM, CUDA, VERSION (an unknown
+ * option). Or an error of the store, or the fault with which the communicator has failed. An error
+ * that ends the meeting ends it on all members that have come; they may call again.
  */
 TUTTI_API enum tutti_status
 tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);
@@ -157,19 +161,21 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * while a collective waited. The tensors of operations that were exchanging data are then
  * undefined.
  *
- * *CUDA tensors* go through pinned host memory. Exception: in a group of a CUDA communicator, one
- * tensor on every rank, on the rank's device, is reduced by the devices, with the algorithms of
- * tutti_all_reduce(); docs/streams.md has the table. The operation begins after the work that is on
+ * *CUDA tensors.* In a group of a CUDA communicator the devices reduce one tensor on every rank, on
+ * the rank's device, with the algorithms of tutti_all_reduce(). All others go through pinned host
+ * memory; docs/streams.md has the table. The operation begins after the work that is on
  * options->stream at the call. TUTTI_STREAM_DEFAULT and TUTTI_STREAM_PER_THREAD are those of each
  * tensor's device; any other stream may be of any device. The host does not wait.
  * tutti_work_wait_stream() makes a stream wait for all results, and returns at once; there, too,
  * TUTTI_STREAM_DEFAULT is that of each tensor's device. The stream goes on however the operation
  * ends. The work is done once the results are on the devices. If the stream does not reach the
  * point of the call within the time-out, the operation ends with TIMEOUT on all ranks; its tensors
- * are unchanged. A copy that fails, or lacks memory, ends the group. While a stream waits for a
- * work, avoid calls that make CUDA wait for all streams (cuMemFree, the first use of a kernel), on
- * all threads of the process, other ranks too: CUDA starts no copies meanwhile. If such a call
- * lasts for the time-out, the stream goes on without the result, and the work ends with TIMEOUT.
+ * are unchanged. A copy or launch that fails, or lacks memory, ends the group. While a stream waits
+ * for a work, avoid calls that make CUDA wait for all streams (cuMemFree, the first use of a
+ * kernel), on all threads of the process, other ranks too: CUDA starts no copies meanwhile. If such
+ * a call lasts for the time-out, the stream goes on without the result, and the work ends with
+ * TIMEOUT. A stream that waits takes a hardware queue; a context has 8, or
+ * CUDA_DEVICE_MAX_CONNECTIONS.
  *
  * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint; all on the
  *   CPU, or all on CUDA devices, at most 16 of them. All ranks use the same kind of device, else
@@ -180,25 +186,46 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  *
  * Returns INVALID (an empty list; tensors that differ, overlap or are not dense; an op that the
  * dtype lacks; memory that is not on the device that the tensor names, with both devices named;
- * also after tutti_pg_destroy() began), DECLINED (no CUDA; the stream is being captured),
- * NO_MEMORY, CUDA, VERSION (an unknown option), or the fault with which the group has ended.
+ * after tutti_pg_destroy() began), DECLINED (no CUDA; the stream is being captured), NO_MEMORY,
+ * CUDA, VERSION (an unknown option). Or the fault with which the group has ended: TIMEOUT,
+ * PEER_DEAD, or ABORTED after tutti_comm_abort().
+ *
+ * Example:
+ *
+ *     int64_t sizes[] = {rows, columns};
+ *     struct tutti_tensor tensor = {
+ *         .struct_size = sizeof tensor, .data = x, .dtype = TUTTI_FLOAT32,
+ *         .dims = 2, .sizes = sizes};
+ *     struct tutti_pg_call_options options = {
+ *         .struct_size = sizeof options, .tag = layer};
+ *     tutti_pg_t *pg;
+ *     tutti_work_t *work;
+ *
+ *     if (tutti_pg_create(comm, NULL, &pg) ||
+ *         tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_AVG, &options, &work))
+ *         errx(1, "%s", tutti_last_error());
+ *     // Other work here runs at the same time.
+ *     if (tutti_work_wait_host(work, 0))
+ *         errx(1, "%s", tutti_last_error());
+ *     tutti_work_destroy(work);
  */
 TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors,
                                                 int count, tutti_op_t op,
                                                 const struct tutti_pg_call_options *options,
                                                 tutti_work_t **work);
 
+/* ---- other collectives of a process group ---------------------------------------------------- */
+
 /*
- * The other collectives. What tutti_pg_all_reduce() says of tags, checks, status, time-outs and
- * failures holds. So does what tutti_all_gather() and its neighbours in collectives.h say of what
- * moves and of bits.
+ * What tutti_pg_all_reduce() says of tags, checks, status, time-outs and failures holds. So does
+ * what tutti_all_gather() and tutti_broadcast() say of what moves and of bits.
  *
  * *Operands.* `send` has the tensors that a rank sends, `recv` those that receive. In an operand of
  * one block per rank (recv of all-gather and gather, send of reduce-scatter and scatter, both of
- * all-to-all), a block for each rank is either
+ * all-to-all), a block for each rank is flat or a list:
  *
  * - flat: part r of one tensor, which has world_size times the elements of a block. All tensors of
- *   the pair are then row-major; their sizes are free. Or
+ *   the pair are then row-major; their sizes are free
  * - a list: tensor r of world_size tensors, in rank order. They have the sizes and strides of the
  *   block; in an all-to-all they are row-major, of any length each.
  *
@@ -217,7 +244,10 @@ TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tut
  * on all ranks. Otherwise the operation ends with MISMATCH, and the group goes on. Of an all-to-all
  * of lists, this includes the length of each block on both of its ranks.
  *
- * *CUDA tensors* go through pinned host memory, with streams as in tutti_pg_all_reduce().
+ * *CUDA tensors* have streams as in tutti_pg_all_reduce(). If all lie on the devices of a CUDA
+ * communicator's ranks, the devices run the operation as that communicator would; blocks of a list
+ * that do not lie side by side are copied on the device. Otherwise they go through pinned host
+ * memory.
  *
  * - [in] send, send_count, recv, recv_count: at most TUTTI_MAX_TENSORS each, all on the CPU or all
  *   on CUDA devices. The structs, sizes and strides are copied
@@ -261,13 +291,14 @@ TUTTI_API enum tutti_status tutti_pg_scatter(tutti_pg_t *pg, const struct tutti_
                                              int recv_count, int root,
                                              const struct tutti_pg_call_options *options,
                                              tutti_work_t **work);
-/* The work is done once all ranks have called it. It has no tensors, and options->stream is
+/* The work is done once all ranks have called this. It has no tensors, and options->stream is
  * TUTTI_STREAM_DEFAULT. Returns what tutti_pg_all_reduce() does. */
 TUTTI_API enum tutti_status
 tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tutti_work_t **work);
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- messages of a process group ------------------------------------------------------------- */
 
+/* As the peer of a receive: any rank. */
 #define TUTTI_ANY_SOURCE (-1)
 
 /*
@@ -279,9 +310,9 @@ tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tu
  * failures holds.
  *
  * The work of a send is done when the tensor may be reused. A rank keeps at least 16 messages of at
- * most 1024 bytes from each rank that no receive has matched. The send of such a message is
- * done at once; any other send waits for its receive. So two ranks may wait for a short send, but
- * not for a long one, before they receive; submit both first.
+ * most 1024 bytes from each rank that no receive has matched. The send of such a message is done at
+ * once; any other send waits for its receive. So two ranks may wait for a short send, but not for a
+ * long one, before they receive; submit both first.
  *
  * The elements move in the order in memory. The dtype and the number of elements are equal on both
  * ranks; otherwise the receive ends with MISMATCH, and so does a send that has waited for it. The
@@ -305,6 +336,19 @@ tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options, tu
  *
  * Returns what tutti_pg_all_reduce() does; DECLINED also if a topology file leaves two ranks
  * without a link.
+ *
+ * Example, a rank that serves the others, whoever sends first; examples/workers.c is a complete
+ * program:
+ *
+ *     if (tutti_pg_recv(pg, &request, TUTTI_ANY_SOURCE, NULL, &work) ||
+ *         tutti_work_wait_host(work, 0))
+ *         errx(1, "%s", tutti_last_error());
+ *     int from = tutti_work_source(work);
+ *     tutti_work_destroy(work);
+ *     if (tutti_pg_send(pg, &answer, from, NULL, &work) ||
+ *         tutti_work_wait_host(work, 0))
+ *         errx(1, "%s", tutti_last_error());
+ *     tutti_work_destroy(work);
  */
 TUTTI_API enum tutti_status tutti_pg_send(tutti_pg_t *pg, const struct tutti_tensor *tensor,
                                           int peer, const struct tutti_pg_call_options *options,
@@ -316,26 +360,26 @@ TUTTI_API enum tutti_status tutti_pg_recv(tutti_pg_t *pg, const struct tutti_ten
  * unmatched, and for any other work. */
 TUTTI_API int tutti_work_source(const tutti_work_t *work);
 
-/* ---- sparse tensors -------------------------------------------------------------------------- */
+/* ---- sums of sparse tensors ------------------------------------------------------------------ */
 
 /*
  * A tensor of sparse_dim + dense_dim dimensions in coordinate form (COO). It has nnz entries. An
  * entry has an index, one number per sparse dimension, and a row of `dense sizes` elements. Entry i
  * has the index indices[i], indices[nnz + i], indices[2 * nnz + i]..., and its row is row i of
  * `values`. Entries may come in any order. The value at an index is the sum of its entries, zero
- * without an entry. *Coalesced*: the indices ascend strictly in lexicographic order.
+ * without an entry. A tensor is coalesced if the indices ascend strictly in lexicographic order.
  *
  * There are at most TUTTI_MAX_DIMS dimensions. Without sparse dimensions there is one index, the
  * empty one; without dense dimensions a row is one element. Sizes may be 0; otherwise the product
  * of the sparse sizes is below 2^63.
  */
 struct tutti_sparse_tensor {
-    size_t struct_size; /* sizeof(struct tutti_sparse_tensor) */
+    size_t struct_size;
     enum tutti_dtype dtype;
     enum tutti_device device;
     int sparse_dim;
     int dense_dim;
-    const int64_t *sizes;   /* sizes of the sparse dimensions, then of the dense ones */
+    const int64_t *sizes;   /* of the sparse dimensions, then of the dense ones */
     size_t nnz;             /* number of entries; may be 0 */
     const int64_t *indices; /* sparse_dim x nnz; may be NULL if that is 0 */
     const void *values;     /* nnz rows; may be NULL if they have no elements */
@@ -378,7 +422,7 @@ struct tutti_sparse_tensor {
  * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. All on
  *   the CPU, or all on CUDA devices, at most 16 of them. All ranks use the same kind of device,
  *   else MISMATCH. The structs and sizes are copied
- * - [in] options, [out] work: as for tutti_pg_all_reduce()
+ * - [in] options, work: as for tutti_pg_all_reduce()
  *
  * Returns what tutti_pg_all_reduce() does. INVALID also names an index of a CPU tensor that is
  * outside the sizes.
@@ -387,12 +431,12 @@ TUTTI_API enum tutti_status
 tutti_pg_all_reduce_sparse(tutti_pg_t *pg, const struct tutti_sparse_tensor *tensors, int count,
                            const struct tutti_pg_call_options *options, tutti_work_t **work);
 /*
- * [out] tensor: the coalesced result of a work that succeeded; also during its callback. The caller
- * sets tensor->struct_size. The arrays belong to the work and are valid until it is destroyed. Any
- * number of threads or streams may read them. To keep the result, keep the work or copy the arrays.
- * `sizes` is always in host memory.
+ * Sets *tensor to the coalesced result of a work that succeeded; also during its callback. The
+ * caller sets tensor->struct_size. The arrays belong to the work and are valid until it is
+ * destroyed. Any number of threads or streams may read them. To keep the result, keep the work or
+ * copy the arrays. `sizes` is always in host memory.
  *
- * Returns INVALID (the work is no sparse sum, or is not done), or the status with which it ended.
+ * Returns INVALID (the work is no sparse sum, or is not done). Or the status with which it ended.
  */
 TUTTI_API enum tutti_status tutti_work_sparse_result(tutti_work_t *work,
                                                      struct tutti_sparse_tensor *tensor);
@@ -403,13 +447,13 @@ TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
                                                       const struct tutti_sparse_tensor **tensors,
                                                       int *count);
 
-/* ---- what a work says of itself -------------------------------------------------------------- */
+/* ---- what a process group's work says of itself ---------------------------------------------- */
 
-/* Return OK before the work is done, or if it succeeded; otherwise its status, also during its
- * callback. [out] fault (may be NULL; the caller sets struct_size): `peer` is the rank that failed
- * or disagrees, `rank` the one that noticed, `sequence` the number of the operation in its tag.
- * tutti_last_error() has the text. Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH,
- * ABORTED; for a sparse sum also NO_MEMORY, SYSTEM, CUDA. */
+/* Fills *fault, which may be NULL; the caller sets struct_size. There `peer` is the rank that
+ * failed or disagrees, `rank` the one that noticed, `sequence` the number of the operation in its
+ * tag. tutti_last_error() has the text. Does not wait. Returns OK before the work is done, or if it
+ * succeeded; otherwise its status, also during its callback: INVALID, TIMEOUT, PEER_DEAD, MISMATCH,
+ * ABORTED; for a sparse sum also NO_MEMORY, SYSTEM, TUTTI_ERR_CUDA. */
 TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
 /* The work's title, valid until it is destroyed: "all_reduce of 2 x 12 float32, sum", "broadcast of
  * 2 x 12 float32, root 0" (pairs, and elements of the first one's block), "all_to_all of lists of

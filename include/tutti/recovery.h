@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Continues without ranks that have ended. The conventions are those of tutti.h; docs/design.md
- * says how it works.
- */
+/* Recovery. The conventions are those of tutti.h; docs/design.md says how it works. */
 #ifndef TUTTI_RECOVERY_H
 #define TUTTI_RECOVERY_H
 
@@ -11,6 +8,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- continue without ranks that have ended -------------------------------------------------- */
 
 struct tutti_shrink_options {
     size_t struct_size;
@@ -31,12 +30,12 @@ struct tutti_shrink_result {
     size_t struct_size;
     int rank;       /* the caller's in the new communicator; -1: there is none */
     int world_size; /* of the new communicator; -1: there is none */
-    /* The last operation of the old communicator that all ranks of the new one have completed, and
-     * the last that any of them has completed; 0 is none. If they differ, repeat the operations in
-     * between. On CPU this is at most one. On CUDA launches of graphs count. There, if a subset
-     * barrier was ended, the operation before it may count as not completed. */
+    /* The last operation of the old communicator that all ranks of the new one have completed; 0 is
+     * none. If completed_by_any differs, repeat the operations in between. On CPU this is at most
+     * one. On CUDA launches of graphs count. There, if a subset barrier was ended, the operation
+     * before it may count as not completed. */
     uint64_t completed_by_all;
-    uint64_t completed_by_any;
+    uint64_t completed_by_any; /* the last operation that any of them has completed */
     int rounds; /* 1, and one more each time that ranks died during the call; 0: none began */
     /* The caller sets capacity, at least the old world size, and new_ranks, an array of that many
      * elements, or NULL and 0. The call sets new_ranks[old rank] to the new rank or to a value of
@@ -50,7 +49,8 @@ struct tutti_shrink_result {
  * works. Collective over the remaining ranks: each calls it, and none is in another call on the old
  * communicator. A rank need not know which other ranks have ended, and the ranks need not exclude
  * the same ones. A rank that any caller excludes, or finds ended, is left out. The call waits for
- * all others. A rank that dies during the call is left out in a new round.
+ * all others. A rank that dies during the call is left out in a new round. If a rank does not call,
+ * all get TIMEOUT, and new_ranks names it: call again, and exclude it if need be.
  *
  * The new communicator has the old one's name, device, options and time-out, and its own
  * generation. Its ranks are in the old order, numbered without gaps; so is a leaf order that was
@@ -70,16 +70,35 @@ struct tutti_shrink_result {
  *
  * - [in] comm: has met. One call at a time
  * - [in] store: another handle to the store of the old communicator, or to any other store that all
- *   remaining ranks can reach. Its server must still live. Borrowed during the call
+ *   remaining ranks can reach. Its server must still live: one that rank 0 served has ended with
+ *   it, so use "file:PATH", or a store that another process serves, such as torchrun's agent.
+ *   Borrowed during the call
  * - [in] options: may be NULL
  * - [out] shrunk: destroy it with tutti_comm_destroy()
  * - [in,out] result: may be NULL. Filled also after a failure
  *
- * Returns INVALID (also if the communicator was already shrunk), DECLINED (the others continue
- * without this rank; on CUDA also if one rank is left, and what tutti_comm_create() declines),
- * TIMEOUT (the message names the missing ranks), PEER_DEAD, ABORTED, CONCURRENT (an operation is
- * under way, or a process group exists), MISMATCH, NO_MEMORY, SYSTEM (also if the store's server
- * has ended), CUDA, VERSION (an unknown option), or what a caller's own store returns.
+ * Returns INVALID (an argument is wrong; the communicator has not met, was finalized or was already
+ * shrunk), DECLINED (the others continue without this rank; on CUDA also what tutti_comm_create()
+ * declines), TIMEOUT (ranks did not call or stopped, or the store did not answer; the message names
+ * the ranks. On CUDA also: an operation of the old communicator does not end), PEER_DEAD, ABORTED
+ * (a rank aborted the old communicator; the message names it), CONCURRENT
+ * (an operation is under way, or a process group exists), MISMATCH, NO_MEMORY, SYSTEM (also if the
+ * store's server has ended), CUDA, VERSION (an unknown option). A caller's own store may return
+ * other statuses.
+ *
+ * Example: go on without a rank that ended; examples/survive.c is a complete program, started with
+ * `tutti run` --wait:
+ *
+ *     struct tutti_shrink_result result = {.struct_size = sizeof result};
+ *     tutti_comm_t *shrunk;
+ *
+ *     if (tutti_all_reduce(x, y, count, TUTTI_FLOAT32, TUTTI_SUM, comm, stream)) {
+ *         if (tutti_comm_shrink(comm, store, NULL, &shrunk, &result))
+ *             errx(1, "%s", tutti_last_error());
+ *         tutti_comm_destroy(comm);
+ *         comm = shrunk;
+ *         // x is unchanged: repeat from operation result.completed_by_all + 1
+ *     }
  */
 TUTTI_API enum tutti_status tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
                                               const struct tutti_shrink_options *options,

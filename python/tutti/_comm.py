@@ -72,6 +72,8 @@ class CommunicatorOptions(TypedDict, total=False):
     leaf_order: Sequence[int]
     programmatic_launch: bool
     arena_bytes: int
+    max_blocks: int
+    """The most blocks of each CUDA kernel, and so the most multiprocessors that run it."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -80,6 +82,7 @@ class CallOptions(TypedDict, total=False):
     timeout    seconds from the operation's first wait; None: the communicator's
     algorithm  of an all-reduce, equal on all ranks: "one_shot", "two_shot", ...; None: the communicator's choice
     zero_copy  False: copy, even if the operands are symmetric memory
+    max_blocks of a CUDA communicator: the most blocks of the kernel, within the communicator's limit; 0: that one
     stream     of a CUDA communicator: an address, or a stream of PyTorch, CuPy, Numba or cuda.core. The call returns after
                the operation is enqueued. None: the legacy default stream
     """
@@ -87,6 +90,7 @@ class CallOptions(TypedDict, total=False):
     timeout: Timeout
     algorithm: str | None
     zero_copy: bool
+    max_blocks: int
     stream: Any
 
 
@@ -174,6 +178,7 @@ def _comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[A
     options.timeout_ms = milliseconds(given.get("timeout"))
     options.buffer_size = given.get("buffer_size", 0)
     options.arena_bytes = given.get("arena_bytes", 0)
+    options.max_blocks = given.get("max_blocks", 0)
     options.algo = algorithm_value(given.get("algorithm"))
     if "strict" in given:
         options.strict = lib.TUTTI_STRICT_ON if given["strict"] else lib.TUTTI_STRICT_OFF
@@ -339,7 +344,8 @@ class Communicator(Handle):
         return stream, ffi.cast("tutti_stream_t", stream), ffi.new("struct tutti_call_options *", {
             "struct_size": _SIZE_OF_OPTIONS, "timeout_ms": milliseconds(options.get("timeout")),
             "algo": algorithm_value(options.get("algorithm")),
-            "flags": 0 if options.get("zero_copy", True) else lib.TUTTI_CALL_NO_ZERO_COPY})
+            "flags": 0 if options.get("zero_copy", True) else lib.TUTTI_CALL_NO_ZERO_COPY,
+            "max_blocks": options.get("max_blocks", 0)})
 
     def all_reduce(self, send: Array, recv: Array | None = None, op: str | Op = "sum",
                    **options: Unpack[CallOptions]) -> Any:

@@ -111,10 +111,9 @@ def premul_sum(scalar: float) -> Op:
 
 
 ALGORITHMS: dict[str | None, int] = {None: lib.TUTTI_ALGO_NONE}
-_value = 0
-while (_name := text(lib.tutti_algo_name(_value))) != "unknown":
-    ALGORITHMS[_name] = _value
-    _value += 1
+for _value in range(lib.TUTTI_ALGO_HOST_STAGED + 1):
+    if (_name := text(lib.tutti_algo_name(_value))) != "unknown":
+        ALGORITHMS[_name] = _value
 
 
 def algorithm_value(name: str | None) -> int:

@@ -270,7 +270,8 @@ class ProcessGroup(Handle):
     comm     a CPU communicator without `ranks` serves only the group from then on
     ranks    the members, equal on all of them; their order gives the ranks of the group. They meet at the store
     timeout  seconds, for operations without their own; None: the communicator's
-    threads  number of host threads that reduce large CUDA tensors; 0: half of the cores, at most 8
+    threads  number of host threads that reduce large CUDA tensors where ranks are threads; 0: half of the cores, at most 8
+    max_blocks  of the kernels of a group of a CUDA communicator; 0: the communicator's
 
     Arrays are dense, with their dimensions in any order. An operation keeps its arrays. Any thread may submit. Raises
     InvalidError, DeclinedError, ConcurrentError, MismatchError, TimeoutError, PeerDeadError, AbortedError,
@@ -278,11 +279,11 @@ class ProcessGroup(Handle):
     """
 
     def __init__(self, comm: Communicator, ranks: Sequence[int] | None = None, store: Store | None = None,
-                 timeout: Timeout = None, threads: int = 0) -> None:
+                 timeout: Timeout = None, threads: int = 0, max_blocks: int = 0) -> None:
         members = ffi.NULL if ranks is None else ffi.new("int[]", list(ranks))
         options = ffi.new("struct tutti_pg_options *", {
             "struct_size": ffi.sizeof("struct tutti_pg_options"), "timeout_ms": milliseconds(timeout), "ranks": members,
-            "rank_count": 0 if ranks is None else len(ranks), "threads": threads})
+            "rank_count": 0 if ranks is None else len(ranks), "threads": threads, "max_blocks": max_blocks})
         group = ffi.new("tutti_pg_t **")
         with store.in_use() if store else nullcontext(ffi.NULL) as options.store:
             check(lib.tutti_pg_create(comm.handle, options, group))

@@ -22,7 +22,7 @@ call_collect(struct call_set *set, struct tutti_comm *comm, enum tutti_collectiv
     if (status == TUTTI_OK)
         status = request_make(comm, which, &args, stream, &options,
                               coll_rows[which].peer == COLL_PARTNER ? -1 : comm->rank, &request);
-    return call_set_add(set, comm, &request, call_signature(which, &args), status);
+    return call_set_add(set, comm, &request, stream, call_signature(which, &args), status);
 }
 
 /* A public call. `given`: its options, NULL for none. The arguments are not copied: the processor
@@ -34,7 +34,7 @@ public_call(struct tutti_comm *comm, enum tutti_collective which, struct coll_ar
     const char *call = coll_rows[which].call;
     struct tutti_call_options options = no_options;
     enum tutti_status status = TUTTI_OK;
-    struct call_set *set = call_set_of(comm);
+    struct call_set *set = call_set_of_thread();
     if (__builtin_expect(set != NULL, 0))
         return call_collect(set, comm, which, *args, stream, given);
     if (!call_enter(comm))
@@ -65,125 +65,94 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
     return public_call(comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, stream, options);
 }
 
-enum tutti_status tutti_all_gather(const void *send, void *recv, size_t count,
-                                   enum tutti_dtype dtype, tutti_comm_t *comm,
-                                   tutti_stream_t stream)
+/* Defines both public forms of a collective: tutti_NAME_with(), and tutti_NAME(), which has no
+ * options. `run`: public_call() or v_call(). Behind it the parameters before `comm`, their names,
+ * and the fields of struct coll_args that they fill. */
+#define UNPACK(...) __VA_ARGS__
+#define FORMS(name, COLLECTIVE, run, parameters, names, ...)                                       \
+    enum tutti_status tutti_##name##_with(UNPACK parameters, tutti_comm_t *comm,                   \
+                                          tutti_stream_t stream,                                   \
+                                          const struct tutti_call_options *options)                \
+    {                                                                                              \
+        struct coll_args args = {__VA_ARGS__};                                                     \
+        return run(comm, TUTTI_COLLECTIVE_##COLLECTIVE, &args, stream, options);                   \
+    }                                                                                              \
+    enum tutti_status tutti_##name(UNPACK parameters, tutti_comm_t *comm, tutti_stream_t stream)   \
+    {                                                                                              \
+        return tutti_##name##_with(UNPACK names, comm, stream, NULL);                              \
+    }
+
+/* A copy of the code for each v-form would not be faster. */
+static __attribute__((noinline)) enum tutti_status
+v_call(struct tutti_comm *comm, enum tutti_collective which, struct coll_args *args,
+       tutti_stream_t stream, const struct tutti_call_options *given)
 {
-    return tutti_all_gather_with(send, recv, count, dtype, comm, stream, NULL);
+    return public_call(comm, which, args, stream, given);
 }
 
-enum tutti_status tutti_all_gather_with(const void *send, void *recv, size_t count,
-                                        enum tutti_dtype dtype, tutti_comm_t *comm,
-                                        tutti_stream_t stream,
-                                        const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, 0);
-    return public_call(comm, TUTTI_COLLECTIVE_ALL_GATHER, &args, stream, options);
-}
-
-enum tutti_status tutti_reduce_scatter(const void *send, void *recv, size_t count,
-                                       enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
-                                       tutti_stream_t stream)
-{
-    return tutti_reduce_scatter_with(send, recv, count, dtype, op, comm, stream, NULL);
-}
-
-enum tutti_status tutti_reduce_scatter_with(const void *send, void *recv, size_t count,
-                                            enum tutti_dtype dtype, tutti_op_t op,
-                                            tutti_comm_t *comm, tutti_stream_t stream,
-                                            const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(send, recv, count, dtype, op, 0);
-    return public_call(comm, TUTTI_COLLECTIVE_REDUCE_SCATTER, &args, stream, options);
-}
-
-enum tutti_status tutti_broadcast(const void *send, void *recv, size_t count,
-                                  enum tutti_dtype dtype, int root, tutti_comm_t *comm,
-                                  tutti_stream_t stream)
-{
-    return tutti_broadcast_with(send, recv, count, dtype, root, comm, stream, NULL);
-}
-
-enum tutti_status tutti_broadcast_with(const void *send, void *recv, size_t count,
-                                       enum tutti_dtype dtype, int root, tutti_comm_t *comm,
-                                       tutti_stream_t stream,
-                                       const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, root);
-    return public_call(comm, TUTTI_COLLECTIVE_BROADCAST, &args, stream, options);
-}
-
-enum tutti_status tutti_reduce(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
-                               tutti_op_t op, int root, tutti_comm_t *comm, tutti_stream_t stream)
-{
-    return tutti_reduce_with(send, recv, count, dtype, op, root, comm, stream, NULL);
-}
-
-enum tutti_status tutti_reduce_with(const void *send, void *recv, size_t count,
-                                    enum tutti_dtype dtype, tutti_op_t op, int root,
-                                    tutti_comm_t *comm, tutti_stream_t stream,
-                                    const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(send, recv, count, dtype, op, root);
-    return public_call(comm, TUTTI_COLLECTIVE_REDUCE, &args, stream, options);
-}
-
-enum tutti_status tutti_gather(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
-                               int root, tutti_comm_t *comm, tutti_stream_t stream)
-{
-    return tutti_gather_with(send, recv, count, dtype, root, comm, stream, NULL);
-}
-
-enum tutti_status tutti_gather_with(const void *send, void *recv, size_t count,
-                                    enum tutti_dtype dtype, int root, tutti_comm_t *comm,
-                                    tutti_stream_t stream, const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, root);
-    return public_call(comm, TUTTI_COLLECTIVE_GATHER, &args, stream, options);
-}
-
-enum tutti_status tutti_scatter(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
-                                int root, tutti_comm_t *comm, tutti_stream_t stream)
-{
-    return tutti_scatter_with(send, recv, count, dtype, root, comm, stream, NULL);
-}
-
-enum tutti_status tutti_scatter_with(const void *send, void *recv, size_t count,
-                                     enum tutti_dtype dtype, int root, tutti_comm_t *comm,
-                                     tutti_stream_t stream,
-                                     const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, root);
-    return public_call(comm, TUTTI_COLLECTIVE_SCATTER, &args, stream, options);
-}
-
-enum tutti_status tutti_send(const void *send, size_t count, enum tutti_dtype dtype, int peer,
-                             tutti_comm_t *comm, tutti_stream_t stream)
-{
-    return tutti_send_with(send, count, dtype, peer, comm, stream, NULL);
-}
-
-enum tutti_status tutti_send_with(const void *send, size_t count, enum tutti_dtype dtype, int peer,
-                                  tutti_comm_t *comm, tutti_stream_t stream,
-                                  const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(send, NULL, count, dtype, NULL, peer);
-    return public_call(comm, TUTTI_COLLECTIVE_SEND, &args, stream, options);
-}
-
-enum tutti_status tutti_recv(void *recv, size_t count, enum tutti_dtype dtype, int peer,
-                             tutti_comm_t *comm, tutti_stream_t stream)
-{
-    return tutti_recv_with(recv, count, dtype, peer, comm, stream, NULL);
-}
-
-enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti_dtype dtype, int peer,
-                                  tutti_comm_t *comm, tutti_stream_t stream,
-                                  const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(NULL, recv, count, dtype, NULL, peer);
-    return public_call(comm, TUTTI_COLLECTIVE_RECV, &args, stream, options);
-}
+/* clang-format off */
+FORMS(all_gather, ALL_GATHER, public_call,
+      (const void *send, void *recv, size_t count, enum tutti_dtype dtype),
+      (send, recv, count, dtype), .send = send, .recv = recv, .count = count, .dtype = dtype)
+FORMS(reduce_scatter, REDUCE_SCATTER, public_call,
+      (const void *send, void *recv, size_t count, enum tutti_dtype dtype, tutti_op_t op),
+      (send, recv, count, dtype, op),
+      .send = send, .recv = recv, .count = count, .dtype = dtype, .op = op)
+FORMS(all_to_all, ALL_TO_ALL, public_call,
+      (const void *send, void *recv, size_t count, enum tutti_dtype dtype),
+      (send, recv, count, dtype), .send = send, .recv = recv, .count = count, .dtype = dtype)
+FORMS(broadcast, BROADCAST, public_call,
+      (const void *send, void *recv, size_t count, enum tutti_dtype dtype, int root),
+      (send, recv, count, dtype, root),
+      .send = send, .recv = recv, .count = count, .dtype = dtype, .peer = root)
+FORMS(reduce, REDUCE, public_call,
+      (const void *send, void *recv, size_t count, enum tutti_dtype dtype, tutti_op_t op, int root),
+      (send, recv, count, dtype, op, root),
+      .send = send, .recv = recv, .count = count, .dtype = dtype, .op = op, .peer = root)
+FORMS(gather, GATHER, public_call,
+      (const void *send, void *recv, size_t count, enum tutti_dtype dtype, int root),
+      (send, recv, count, dtype, root),
+      .send = send, .recv = recv, .count = count, .dtype = dtype, .peer = root)
+FORMS(scatter, SCATTER, public_call,
+      (const void *send, void *recv, size_t count, enum tutti_dtype dtype, int root),
+      (send, recv, count, dtype, root),
+      .send = send, .recv = recv, .count = count, .dtype = dtype, .peer = root)
+FORMS(send, SEND, public_call,
+      (const void *send, size_t count, enum tutti_dtype dtype, int peer),
+      (send, count, dtype, peer), .send = send, .count = count, .dtype = dtype, .peer = peer)
+FORMS(recv, RECV, public_call,
+      (void *recv, size_t count, enum tutti_dtype dtype, int peer),
+      (recv, count, dtype, peer), .recv = recv, .count = count, .dtype = dtype, .peer = peer)
+FORMS(all_gather_v, ALL_GATHER_V, v_call,
+      (const void *send, size_t count, void *recv, const size_t *counts,
+       const size_t *displacements, enum tutti_dtype dtype),
+      (send, count, recv, counts, displacements, dtype),
+      .send = send, .recv = recv, .count = count, .dtype = dtype,
+      .recv_blocks = {counts, displacements})
+FORMS(reduce_scatter_v, REDUCE_SCATTER_V, v_call,
+      (const void *send, const size_t *counts, const size_t *displacements, void *recv,
+       enum tutti_dtype dtype, tutti_op_t op),
+      (send, counts, displacements, recv, dtype, op),
+      .send = send, .recv = recv, .dtype = dtype, .op = op, .send_blocks = {counts, displacements})
+FORMS(all_to_all_v, ALL_TO_ALL_V, v_call,
+      (const void *send, const size_t *send_counts, const size_t *send_displacements, void *recv,
+       const size_t *recv_counts, const size_t *recv_displacements, enum tutti_dtype dtype),
+      (send, send_counts, send_displacements, recv, recv_counts, recv_displacements, dtype),
+      .send = send, .recv = recv, .dtype = dtype, .send_blocks = {send_counts, send_displacements},
+      .recv_blocks = {recv_counts, recv_displacements})
+FORMS(gather_v, GATHER_V, v_call,
+      (const void *send, size_t count, void *recv, const size_t *counts,
+       const size_t *displacements, enum tutti_dtype dtype, int root),
+      (send, count, recv, counts, displacements, dtype, root),
+      .send = send, .recv = recv, .count = count, .dtype = dtype, .peer = root,
+      .recv_blocks = {counts, displacements})
+FORMS(scatter_v, SCATTER_V, v_call,
+      (const void *send, const size_t *counts, const size_t *displacements, void *recv,
+       size_t count, enum tutti_dtype dtype, int root),
+      (send, counts, displacements, recv, count, dtype, root),
+      .send = send, .recv = recv, .count = count, .dtype = dtype, .peer = root,
+      .send_blocks = {counts, displacements})
+/* clang-format on */
 
 enum tutti_status tutti_send_recv(const void *send, size_t send_count, int to, void *recv,
                                   size_t recv_count, int from, enum tutti_dtype dtype,
@@ -195,154 +164,6 @@ enum tutti_status tutti_send_recv(const void *send, size_t send_count, int to, v
     if (tutti_send(send, send_count, dtype, to, comm, stream) == TUTTI_OK)
         (void)tutti_recv(recv, recv_count, dtype, from, comm, stream);
     return tutti_group_end();
-}
-
-enum tutti_status tutti_all_to_all(const void *send, void *recv, size_t count,
-                                   enum tutti_dtype dtype, tutti_comm_t *comm,
-                                   tutti_stream_t stream)
-{
-    return tutti_all_to_all_with(send, recv, count, dtype, comm, stream, NULL);
-}
-
-enum tutti_status tutti_all_to_all_with(const void *send, void *recv, size_t count,
-                                        enum tutti_dtype dtype, tutti_comm_t *comm,
-                                        tutti_stream_t stream,
-                                        const struct tutti_call_options *options)
-{
-    struct coll_args args = coll_args_make(send, recv, count, dtype, NULL, 0);
-    return public_call(comm, TUTTI_COLLECTIVE_ALL_TO_ALL, &args, stream, options);
-}
-
-/* ---- v-forms: a copy of the code for each would not be faster -------------------------------- */
-
-static __attribute__((noinline)) enum tutti_status
-call_v(struct tutti_comm *comm, enum tutti_collective which, struct coll_args *args,
-       tutti_stream_t stream, const struct tutti_call_options *given)
-{
-    return public_call(comm, which, args, stream, given);
-}
-
-enum tutti_status tutti_all_gather_v(const void *send, size_t count, void *recv,
-                                     const size_t *counts, const size_t *displacements,
-                                     enum tutti_dtype dtype, tutti_comm_t *comm,
-                                     tutti_stream_t stream)
-{
-    return tutti_all_gather_v_with(send, count, recv, counts, displacements, dtype, comm, stream,
-                                   NULL);
-}
-
-enum tutti_status tutti_all_gather_v_with(const void *send, size_t count, void *recv,
-                                          const size_t *counts, const size_t *displacements,
-                                          enum tutti_dtype dtype, tutti_comm_t *comm,
-                                          tutti_stream_t stream,
-                                          const struct tutti_call_options *options)
-{
-    return call_v(comm, TUTTI_COLLECTIVE_ALL_GATHER_V,
-                  &(struct coll_args){.send = send,
-                                      .recv = recv,
-                                      .count = count,
-                                      .dtype = dtype,
-                                      .recv_blocks = {counts, displacements}},
-                  stream, options);
-}
-
-enum tutti_status tutti_reduce_scatter_v(const void *send, const size_t *counts,
-                                         const size_t *displacements, void *recv,
-                                         enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
-                                         tutti_stream_t stream)
-{
-    return tutti_reduce_scatter_v_with(send, counts, displacements, recv, dtype, op, comm, stream,
-                                       NULL);
-}
-
-enum tutti_status tutti_reduce_scatter_v_with(const void *send, const size_t *counts,
-                                              const size_t *displacements, void *recv,
-                                              enum tutti_dtype dtype, tutti_op_t op,
-                                              tutti_comm_t *comm, tutti_stream_t stream,
-                                              const struct tutti_call_options *options)
-{
-    return call_v(comm, TUTTI_COLLECTIVE_REDUCE_SCATTER_V,
-                  &(struct coll_args){.send = send,
-                                      .recv = recv,
-                                      .dtype = dtype,
-                                      .op = op,
-                                      .send_blocks = {counts, displacements}},
-                  stream, options);
-}
-
-enum tutti_status tutti_all_to_all_v(const void *send, const size_t *send_counts,
-                                     const size_t *send_displacements, void *recv,
-                                     const size_t *recv_counts, const size_t *recv_displacements,
-                                     enum tutti_dtype dtype, tutti_comm_t *comm,
-                                     tutti_stream_t stream)
-{
-    return tutti_all_to_all_v_with(send, send_counts, send_displacements, recv, recv_counts,
-                                   recv_displacements, dtype, comm, stream, NULL);
-}
-
-enum tutti_status tutti_all_to_all_v_with(const void *send, const size_t *send_counts,
-                                          const size_t *send_displacements, void *recv,
-                                          const size_t *recv_counts,
-                                          const size_t *recv_displacements, enum tutti_dtype dtype,
-                                          tutti_comm_t *comm, tutti_stream_t stream,
-                                          const struct tutti_call_options *options)
-{
-    return call_v(comm, TUTTI_COLLECTIVE_ALL_TO_ALL_V,
-                  &(struct coll_args){.send = send,
-                                      .recv = recv,
-                                      .dtype = dtype,
-                                      .send_blocks = {send_counts, send_displacements},
-                                      .recv_blocks = {recv_counts, recv_displacements}},
-                  stream, options);
-}
-
-enum tutti_status tutti_gather_v(const void *send, size_t count, void *recv, const size_t *counts,
-                                 const size_t *displacements, enum tutti_dtype dtype, int root,
-                                 tutti_comm_t *comm, tutti_stream_t stream)
-{
-    return tutti_gather_v_with(send, count, recv, counts, displacements, dtype, root, comm, stream,
-                               NULL);
-}
-
-enum tutti_status tutti_gather_v_with(const void *send, size_t count, void *recv,
-                                      const size_t *counts, const size_t *displacements,
-                                      enum tutti_dtype dtype, int root, tutti_comm_t *comm,
-                                      tutti_stream_t stream,
-                                      const struct tutti_call_options *options)
-{
-    return call_v(comm, TUTTI_COLLECTIVE_GATHER_V,
-                  &(struct coll_args){.send = send,
-                                      .recv = recv,
-                                      .count = count,
-                                      .dtype = dtype,
-                                      .peer = root,
-                                      .recv_blocks = {counts, displacements}},
-                  stream, options);
-}
-
-enum tutti_status tutti_scatter_v(const void *send, const size_t *counts,
-                                  const size_t *displacements, void *recv, size_t count,
-                                  enum tutti_dtype dtype, int root, tutti_comm_t *comm,
-                                  tutti_stream_t stream)
-{
-    return tutti_scatter_v_with(send, counts, displacements, recv, count, dtype, root, comm, stream,
-                                NULL);
-}
-
-enum tutti_status tutti_scatter_v_with(const void *send, const size_t *counts,
-                                       const size_t *displacements, void *recv, size_t count,
-                                       enum tutti_dtype dtype, int root, tutti_comm_t *comm,
-                                       tutti_stream_t stream,
-                                       const struct tutti_call_options *options)
-{
-    return call_v(comm, TUTTI_COLLECTIVE_SCATTER_V,
-                  &(struct coll_args){.send = send,
-                                      .recv = recv,
-                                      .count = count,
-                                      .dtype = dtype,
-                                      .peer = root,
-                                      .send_blocks = {counts, displacements}},
-                  stream, options);
 }
 
 /* ---- barriers and queries ------------------------------------------------------------------- */
@@ -358,7 +179,7 @@ enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int c
 {
     const char *call = coll_rows[TUTTI_COLLECTIVE_BARRIER].call;
     struct request request;
-    struct call_set *set = call_set_of(comm);
+    struct call_set *set = call_set_of_thread();
     enum tutti_status status = TUTTI_OK;
     if (set)
         status = call_set_enter(set, comm, call);
@@ -368,7 +189,7 @@ enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int c
         return status;
     status = call_make_barrier(comm, ranks, count, stream, given, &request);
     if (set)
-        return call_set_add(set, comm, &request, request.signature, status);
+        return call_set_add(set, comm, &request, stream, request.signature, status);
     status = status == TUTTI_OK ? call_ended(comm, &request,
                                              request.choice.run->run(comm->group, &request, stream))
                                 : call_refused(comm, request.signature, status);
@@ -398,9 +219,11 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
         return coll_explain(call, coll, &args, error, comm->rank, comm->world_size, "send");
     const struct choice_call asked = {
         .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
-        .bytes = count || !comm->cuda ? count * width : 1, /* a choice among kernels needs a size */
+        .bytes = count || !comm->backend->enqueues ? count * width
+                                                   : 1, /* a choice among kernels needs a size */
         .dtype = dtype,
         .algo = options.algo,
+        .op = op_kind(args.op),
         .storage_offset_bytes = options.storage_offset * width,
     };
     status = comm->backend->choose(comm->group, &asked, &choice);

@@ -2,27 +2,26 @@
 #include "api/call_set.h"
 
 #include "base/error.h"
-#include "base/signature.h"
 #include "coll/coll.h"
 #include "comm/run.h"
-#include "cpu/calls.h"
+#include "cpu/call_list.h"
 #include "tutti/collectives.h"
 
-#include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A call of the set, and the memory for its operation's state. */
+/* A call of the set. */
 struct call_slot {
     struct cpu_call call;
     struct tutti_comm *comm;
-    struct call_slot *partner;   /* of a message to the rank itself: its receive, or its send */
-    struct call_slot *unmatched; /* the next one that has no partner yet: own_add() */
-    struct call_slot *next_own;
+    struct call_slot *partner;      /* of a message to the rank itself: its receive, or its send */
+    struct call_slot *unmatched;    /* the next one that has no partner yet: own_add() */
+    struct call_slot *next_of_list; /* of the set's list `own` or `enqueued` */
     struct call_slot *next;
-    size_t state_bytes;
-    _Alignas(64) unsigned char state[];
+    tutti_stream_t stream;
+    int index; /* in the list `enqueued` */
 };
 
 struct call_set {
@@ -30,11 +29,17 @@ struct call_set {
     int depth;      /* of nested starts; 0: the thread makes its calls at once */
     enum tutti_status refused;
     bool enters; /* the call that is being made is the first one on its communicator */
-    struct tutti_comm *entered;          /* the communicators with a call in the set */
-    struct cpu_call *calls, **calls_end; /* those that concern other ranks */
-    struct call_slot *own, **own_end;    /* messages to this rank itself */
-    struct call_slot *slots;             /* kept for later sets */
+    struct tutti_comm *entered;                 /* the communicators with a call in the set */
+    struct cpu_call *calls, **calls_end;        /* those that concern other ranks, on CPU */
+    struct call_slot *enqueued, **enqueued_end; /* ... on devices whose streams run them */
+    struct call_slot *own, **own_end;           /* messages to this rank itself */
+    /* Room for `most` calls that streams run; set->order has `count`. */
+    struct call_slot **order;
+    struct request **messages;
+    int count, most;
+    struct call_slot *slots; /* kept for later sets, as the states are */
     struct call_slot **free; /* points to the first slot without a call; no later slot has one */
+    struct cpu_states states;
 };
 
 uint32_t call_sets_open;
@@ -51,9 +56,10 @@ static void set_clear(struct call_set *set)
     }
     set->free = &set->slots;
     set->calls_end = &set->calls;
+    set->enqueued_end = &set->enqueued;
     set->own_end = &set->own;
     set->calls = NULL;
-    set->own = NULL;
+    set->enqueued = set->own = NULL;
     set->refused = TUTTI_OK;
 }
 
@@ -69,6 +75,9 @@ static void set_free(void *opaque)
         next = slot->next;
         free(slot);
     }
+    free(set->states.memory);
+    free(set->order);
+    free(set->messages);
     free(set);
 }
 
@@ -86,10 +95,10 @@ static struct call_set *set_of_thread(void)
     return set && !fork_detected(set->epoch) ? set : NULL;
 }
 
-struct call_set *call_set_find(const struct tutti_comm *comm)
+struct call_set *call_set_find(void)
 {
     struct call_set *set = set_of_thread();
-    return set && set->depth && !(comm && comm->cuda) ? set : NULL;
+    return set && set->depth ? set : NULL;
 }
 
 /* Refuses the set: it will start none of its calls. */
@@ -117,9 +126,9 @@ static void own_add(struct call_set *set, struct call_slot *slot)
 {
     struct tutti_comm *comm = slot->comm;
     struct call_slot *other = comm->own;
-    slot->partner = slot->unmatched = slot->next_own = NULL;
+    slot->partner = slot->unmatched = NULL;
     *set->own_end = slot;
-    set->own_end = &slot->next_own;
+    set->own_end = &slot->next_of_list;
     if (other && other->call.request.collective != slot->call.request.collective) {
         comm->own = other->unmatched;
         other->partner = slot;
@@ -131,30 +140,30 @@ static void own_add(struct call_set *set, struct call_slot *slot)
 }
 
 static enum tutti_status slot_fill(struct call_set *set, struct tutti_comm *comm,
-                                   const struct request *request)
+                                   const struct request *request, tutti_stream_t stream)
 {
     const bool own =
         coll_rows[request->collective].peer == COLL_PARTNER && request->peer == comm->rank;
-    const size_t bytes = own ? 0 : request->choice.run->op_bytes;
     struct call_slot *slot = *set->free;
-    if (!slot || slot->state_bytes < bytes) {
-        struct call_slot *made = aligned_alloc(64, (sizeof *made + bytes + 63) & ~(size_t)63);
-        if (!made)
+    if (!slot) {
+        slot = malloc(sizeof *slot);
+        if (!slot)
             return error_set(TUTTI_ERR_NO_MEMORY, "no memory for one more call of a group");
-        made->next = slot ? slot->next : NULL;
-        made->state_bytes = bytes;
-        free(slot);
-        *set->free = slot = made;
+        slot->next = NULL;
+        *set->free = slot;
     }
     slot->comm = comm;
-    slot->call.group = comm->host;
-    slot->call.chains = &comm->chains;
+    slot->call.group = comm->group;
     slot->call.request = *request;
-    slot->call.op = (struct cpu_op *)(void *)slot->state;
     slot->call.next = NULL;
+    slot->stream = stream;
+    slot->next_of_list = NULL;
     set->free = &slot->next;
     if (own) {
         own_add(set, slot);
+    } else if (comm->backend->enqueues) {
+        *set->enqueued_end = slot;
+        set->enqueued_end = &slot->next_of_list;
     } else {
         *set->calls_end = &slot->call;
         set->calls_end = &slot->call.next;
@@ -163,11 +172,11 @@ static enum tutti_status slot_fill(struct call_set *set, struct tutti_comm *comm
 }
 
 enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
-                               const struct request *request, uint64_t signature,
-                               enum tutti_status status)
+                               const struct request *request, tutti_stream_t stream,
+                               uint64_t signature, enum tutti_status status)
 {
     if (status == TUTTI_OK)
-        status = slot_fill(set, comm, request);
+        status = slot_fill(set, comm, request, stream);
     if (status != TUTTI_OK) {
         call_refused(comm, signature, status);
         if (set->enters)
@@ -207,7 +216,7 @@ static enum tutti_status own_check(const struct call_slot *slot)
 
 static enum tutti_status own_check_all(const struct call_set *set)
 {
-    for (const struct call_slot *slot = set->own; slot; slot = slot->next_own) {
+    for (const struct call_slot *slot = set->own; slot; slot = slot->next_of_list) {
         const enum tutti_status status = own_check(slot);
         if (status != TUTTI_OK)
             return status;
@@ -215,16 +224,115 @@ static enum tutti_status own_check_all(const struct call_set *set)
     return TUTTI_OK;
 }
 
-static enum tutti_status own_run(struct call_slot *slot)
+/* Runs a send and its receive. */
+static void own_run(struct call_slot *send)
 {
-    struct request *request = &slot->call.request;
-    const enum tutti_status status = cpu_group_status(slot->comm->host, NULL);
-    if (status != TUTTI_OK)
-        return status;
-    request_started(request, cpu_group_sequence(slot->comm->host), RECORD_SUBSET, RECORD_RUNNING);
-    if (request->collective == TUTTI_COLLECTIVE_RECV && request->bytes)
-        memmove(request->recv, slot->partner->call.request.send, request->bytes);
+    struct call_slot *recv = send->partner;
+    send->call.status = recv->call.status = send->comm->backend->send_own(
+        send->comm->group, &send->call.request, &recv->call.request, recv->stream);
+}
+
+/* ---- calls that streams run ------------------------------------------------------------------ */
+
+/*
+ * A stream runs one operation after the other. So that no two ranks wait for each other, all ranks
+ * enqueue a set of calls in the same order, in whichever order they have made them: by
+ * communicator; of each the collectives in their order, then all messages, which run at the same
+ * time.
+ */
+
+static bool is_message(const struct call_slot *slot)
+{
+    return coll_rows[slot->call.request.collective].peer == COLL_PARTNER;
+}
+
+static int slots_compare(const void *left, const void *right)
+{
+    const struct call_slot *a = *(struct call_slot *const *)left,
+                           *b = *(struct call_slot *const *)right;
+    const int nonces = memcmp(a->comm->nonce, b->comm->nonce, sizeof a->comm->nonce);
+    if (nonces)
+        return nonces;
+    if (is_message(a) != is_message(b))
+        return is_message(a) ? 1 : -1;
+    return a->index < b->index ? -1 : 1;
+}
+
+/* Sorts the calls into set->order. */
+static enum tutti_status order_make(struct call_set *set)
+{
+    int count = 0;
+    for (struct call_slot *slot = set->enqueued; slot; slot = slot->next_of_list)
+        slot->index = count++;
+    if (count > set->most) {
+        struct call_slot **order = realloc(set->order, (size_t)count * sizeof *order);
+        set->order = order ? order : set->order;
+        struct request **messages = realloc(set->messages, (size_t)count * sizeof *messages);
+        set->messages = messages ? messages : set->messages;
+        if (!order || !messages)
+            return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %d calls of a group", count);
+        set->most = count;
+    }
+    set->count = count;
+    for (struct call_slot *slot = set->enqueued; slot; slot = slot->next_of_list)
+        set->order[slot->index] = slot;
+    if (count > 1)
+        qsort(set->order, (size_t)count, sizeof *set->order, slots_compare);
     return TUTTI_OK;
+}
+
+/* Enqueues the messages of a communicator, the first of which is order[first]. Returns the index
+ * behind them. */
+static int messages_enqueue(struct call_set *set, int first)
+{
+    struct call_slot *const *slots = &set->order[first];
+    const struct tutti_comm *comm = slots[0]->comm;
+    enum tutti_status status = TUTTI_OK;
+    int count = 0;
+    for (; first + count < set->count && slots[count]->comm == comm; count++) {
+        set->messages[count] = &slots[count]->call.request;
+        if (slots[count]->stream != slots[0]->stream)
+            status = error_set(TUTTI_ERR_INVALID,
+                               "tutti_group_end: messages of communicator \"%s\" are on the "
+                               "streams %p and %p: expected one stream for those of a group",
+                               comm->name, (const void *)slots[0]->stream,
+                               (const void *)slots[count]->stream);
+    }
+    if (status == TUTTI_OK)
+        status = comm->backend->send_recv(comm->group, set->messages, count, slots[0]->stream);
+    for (int i = 0; i < count; i++)
+        slots[i]->call.status = status;
+    return first + count;
+}
+
+/* After a failure no more calls of that communicator are enqueued. Returns the first failure, whose
+ * error is the last one then. */
+static enum tutti_status enqueue_all(struct call_set *set)
+{
+    const struct tutti_comm *lost = NULL;
+    enum tutti_status first = TUTTI_OK, status = TUTTI_OK;
+    char why[512] = "";
+    for (int i = 0, next; i < set->count; i = next) {
+        struct call_slot *slot = set->order[i];
+        struct request *request = &slot->call.request;
+        next = i + 1;
+        if (slot->comm == lost) {
+            slot->call.status = status;
+            continue;
+        }
+        if (is_message(slot))
+            next = messages_enqueue(set, i);
+        else
+            slot->call.status = request->choice.run->run(slot->comm->group, request, slot->stream);
+        status = slot->call.status;
+        if (status == TUTTI_OK)
+            continue;
+        lost = slot->comm;
+        if (first == TUTTI_OK)
+            snprintf(why, sizeof why, "%s", tutti_last_error());
+        first = first == TUTTI_OK ? status : first;
+    }
+    return first == TUTTI_OK ? first : error_set(first, "%s", why);
 }
 
 /* ---- the public functions -------------------------------------------------------------------- */
@@ -233,12 +341,16 @@ static enum tutti_status own_run(struct call_slot *slot)
 static enum tutti_status set_end(struct call_set *set)
 {
     enum tutti_status status = set->refused == TUTTI_OK ? own_check_all(set) : set->refused;
+    if (status == TUTTI_OK)
+        status = order_make(set);
     const bool refused = status != TUTTI_OK;
     const struct call_slot *failed = NULL;
     if (!refused) {
-        for (struct call_slot *slot = set->own; slot; slot = slot->next_own)
-            slot->call.status = own_run(slot);
-        cpu_calls_run(set->calls);
+        for (struct call_slot *slot = set->own; slot; slot = slot->next_of_list)
+            if (slot->call.request.collective == TUTTI_COLLECTIVE_SEND)
+                own_run(slot);
+        status = enqueue_all(set);
+        cpu_call_list_run(set->calls, &set->states);
     }
     for (struct call_slot *slot = set->slots; slot != *set->free; slot = slot->next) {
         const enum tutti_status ended =
@@ -246,8 +358,8 @@ static enum tutti_status set_end(struct call_set *set)
         if (!failed && ended != TUTTI_OK)
             failed = slot;
     }
-    if (failed && !refused) {
-        (void)cpu_group_status(failed->comm->host, NULL); /* sets the thread's last error */
+    if (failed && status == TUTTI_OK) {
+        (void)failed->comm->backend->status(failed->comm->group, NULL); /* sets the last error */
         status = failed->call.status;
     }
     set_clear(set);

@@ -14,14 +14,13 @@ struct tutti_comm;
 /* How many threads of the process collect calls. Relaxed: a thread looks for its own set. */
 extern uint32_t call_sets_open;
 
-struct call_set *call_set_find(const struct tutti_comm *comm) __attribute__((cold));
+struct call_set *call_set_find(void) __attribute__((cold));
 
-/* The set that collects this thread's calls on the communicator. NULL: the thread makes its calls
- * at once. This is always so on a CUDA communicator, because its calls wait for no rank. */
-static inline struct call_set *call_set_of(const struct tutti_comm *comm)
+/* The set that collects this thread's calls. NULL: the thread makes its calls at once. */
+static inline struct call_set *call_set_of_thread(void)
 {
     return __builtin_expect(order_load_relaxed_u32(&call_sets_open) == 0, 1) ? NULL
-                                                                             : call_set_find(comm);
+                                                                             : call_set_find();
 }
 
 /* As call_enter(), but the communicator stays entered while the set has a call on it. If the caller
@@ -32,7 +31,7 @@ enum tutti_status call_set_enter(struct call_set *set, struct tutti_comm *comm, 
  * complete and choice.run is its algorithm. If not, the call is recorded as refused, with the
  * signature, and the set will start none of its calls. Returns `status`, or NO_MEMORY. */
 enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
-                               const struct request *request, uint64_t signature,
-                               enum tutti_status status);
+                               const struct request *request, tutti_stream_t stream,
+                               uint64_t signature, enum tutti_status status);
 
 #endif

@@ -48,7 +48,7 @@ struct device_trace_wait {
 };
 
 struct device_trace {
-    unsigned char host[DEVICE_TRACE_HOST_BYTES]; /* struct cuda_host: cuda/runtime/arena.h */
+    unsigned char host[DEVICE_TRACE_HOST_BYTES]; /* struct cuda_host: cuda/kernels/arena.h */
     struct device_trace_wait wait;
     struct device_trace_mark marks[DEVICE_TRACE_MARKS]; /* [sequence mod DEVICE_TRACE_MARKS] */
 };

@@ -73,15 +73,15 @@ enum tutti_status env_algo(const char *name, enum tutti_algo *value)
     const char *text = text_of(name);
     if (!text)
         return TUTTI_OK;
-    for (int algo = TUTTI_ALGO_NONE; algo <= TUTTI_ALGO_HOST_STAGED; algo++) {
-        if (strcasecmp(text, tutti_algo_name((enum tutti_algo)algo)) == 0) {
-            *value = (enum tutti_algo)algo;
-            return TUTTI_OK;
-        }
+#define MATCH(name, number, text_of_it)                                                            \
+    if (strcasecmp(text, text_of_it) == 0) {                                                       \
+        *value = TUTTI_ALGO_##name;                                                                \
+        return TUTTI_OK;                                                                           \
     }
+    TUTTI_ALGO_MAP(MATCH)
+#undef MATCH
     return error_set(TUTTI_ERR_INVALID,
-                     "%s=%s: expected none, one_shot, two_shot, hybrid_cube_mesh, ring, or on CUDA "
-                     "one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined, "
-                     "host_staged",
+                     "%s=%s: expected none, one_shot, two_shot, hybrid_cube_mesh, or on CUDA ring, "
+                     "host_staged, or a kernel as tuning files name it",
                      name, text);
 }

@@ -14,5 +14,7 @@
 int fd_lift(int fd);
 /* fopen(path, "re"), with such a descriptor. */
 FILE *fd_open_stream(const char *path);
+/* Closes *fd unless it is negative, and makes it -1. Keeps errno. */
+void fd_drop(int *fd);
 
 #endif

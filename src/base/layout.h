@@ -16,6 +16,8 @@
 #ifndef TUTTI_LAYOUT_H
 #define TUTTI_LAYOUT_H
 
+#include "base/ranks.h"
+
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,7 +26,6 @@ enum {
     LAYOUT_VERSION = 10,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
-    LAYOUT_RANKS = 64,
     LAYOUT_SMALL_MESSAGES = 2, /* see docs/ordering.md: M1 */
     LAYOUT_INLINE_BYTES = 48,
     LAYOUT_BODY_BYTES = 4096,
@@ -66,13 +67,13 @@ struct layout_header {
 /* Where the operands lie, for peers that can reach them. Follows the header in the announcement of
  * an operation that is longer than a small message. */
 struct layout_operands {
-    uint64_t send_id; /* of the symmetric allocation, or one of the three below */
+    uint64_t send_id; /* of the symmetric allocation, or one of the two below */
     uint64_t send;    /* offset in it */
     uint64_t recv_id;
     uint64_t recv;
 };
 
-enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1, LAYOUT_BOUNCE = 2 };
+enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1 };
 
 /* A payload of up to 48 bytes travels in the header's cache line, a longer one in the body. Two
  * ranks use the bodies of their first messages only, and swap them from operation to operation. */
@@ -105,7 +106,7 @@ struct layout_read {
     /* The answer to the peer's last offer: how many bytes from the block's end the peer writes, and
      * where to, in the allocation that the offer names. */
     uint64_t share_bytes; /* or LAYOUT_REFUSED */
-    uint64_t place;
+    uint64_t share_at;
     uint32_t answered; /* the number of the offer: release X4 */
     uint32_t written;  /* the number of the offer to the peer whose share is written: release X5 */
     unsigned char pad[LAYOUT_LINE - 8 * LAYOUT_WINDOW - 24];
@@ -190,6 +191,13 @@ enum {
     LAYOUT_NO_POSITION = 255, /* order[] of a dimension of size 1, and behind the last dimension */
 };
 
+/* Facts about a rank's tensors, as bits. An operation goes by those that hold on all ranks. */
+enum layout_facts {
+    LAYOUT_WHOLE = 1,     /* they can be a communicator's operands as they are */
+    LAYOUT_ON_DEVICE = 2, /* the group's device serves them */
+    LAYOUT_FACTS = LAYOUT_WHOLE | LAYOUT_ON_DEVICE,
+};
+
 /* A rank to the leader, rank 0: "I have this operation", or "my time-out for it has passed", or
  * both. */
 struct layout_announcement {
@@ -197,7 +205,7 @@ struct layout_announcement {
     uint32_t kind;        /* enum layout_announcement_kind */
     uint32_t tag;
     uint16_t inputs;   /* this rank's dense tensors */
-    uint16_t direct;   /* 1: this rank's tensors go to a communicator as they are */
+    uint16_t facts;    /* enum layout_facts */
     uint64_t sequence; /* of the tag */
     struct layout_operation operation;
 };
@@ -210,7 +218,7 @@ struct layout_verdict {
     int32_t peer;
     uint32_t tag;
     uint16_t inputs; /* the largest of any rank */
-    uint16_t direct; /* 1 if it is on all ranks */
+    uint16_t facts;  /* those that hold on all ranks */
     uint64_t sequence;
     struct layout_operation expected; /* of a mismatch: what `rank` has, what `peer` has */
     struct layout_operation seen;
@@ -230,7 +238,7 @@ struct layout_control_ring {
     uint32_t verdicts_taken; /* release H3: verdicts that the owner has taken */
     uint32_t runs; /* counts where the owner begins and ends operations; relaxed: engine.c */
     unsigned char pad1[LAYOUT_LINE - 12];
-    uint32_t announcements_taken[LAYOUT_RANKS]; /* release H3: the leader's, announcements of each
+    uint32_t announcements_taken[NODE_RANKS]; /* release H3: the leader's, announcements of each
                                                    rank */
     struct layout_announcement announcements[LAYOUT_POSTS];
     struct layout_verdict verdicts[LAYOUT_POSTS]; /* the leader's */
@@ -260,13 +268,13 @@ struct layout_arena {
     unsigned char pad2[LAYOUT_LINE - 8];
 
     /* Distance probe: the owner's count of ping-pongs with each peer. */
-    uint32_t probes[LAYOUT_RANKS]; /* release D1 */
+    uint32_t probes[NODE_RANKS]; /* release D1 */
 
-    struct layout_meeting meetings[LAYOUT_RANKS][2]; /* [peer][meeting mod 2] */
+    struct layout_meeting meetings[NODE_RANKS][2]; /* [peer][meeting mod 2] */
     struct layout_flag
         notices[LAYOUT_SMALL_MESSAGES]; /* used instead of messages if not all peers map those */
     struct layout_control_ring control_ring;
-    unsigned char pad3[LAYOUT_CONTROL_BYTES - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
+    unsigned char pad3[LAYOUT_CONTROL_BYTES - 8 * LAYOUT_LINE - NODE_RANKS * 16 -
                        LAYOUT_SMALL_MESSAGES * LAYOUT_LINE - sizeof(struct layout_control_ring)];
 
     /* Data from here on. */
@@ -283,7 +291,7 @@ enum {
     /* The most bytes that a rank can use. */
     LAYOUT_MOST_ARENA = LAYOUT_AREAS_OFFSET + LAYOUT_PIECE_BUFFER_BYTES + LAYOUT_EXCHANGE_BYTES +
                         LAYOUT_SWAP_BYTES + LAYOUT_HALVES * LAYOUT_LINE +
-                        LAYOUT_RANKS * (1 + LAYOUT_WINDOW) * LAYOUT_LINE + LAYOUT_LOG * 32 +
+                        NODE_RANKS * (1 + LAYOUT_WINDOW) * LAYOUT_LINE + LAYOUT_LOG * 32 +
                         LAYOUT_PAIR_BYTES,
 };
 

@@ -22,13 +22,13 @@ enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
     *op = NULL;
     uint32_t first = order_fetch_add_relaxed_u32(&created, 1);
     for (uint32_t i = 0; i < OPS_MOST; i++) {
-        uint32_t place = (first + i) % OPS_MOST;
+        uint32_t index = (first + i) % OPS_MOST;
         /* O1a pairs O1 */
-        if (!order_compare_exchange_u32(&states[place], FREE, FILLING))
+        if (!order_compare_exchange_u32(&states[index], FREE, FILLING))
             continue;
-        ops[place] = (struct tutti_op){.kind = OP_PREMUL_SUM, .scalar = scalar};
-        order_store_relaxed_u32(&states[place], LIVE);
-        *op = &ops[place];
+        ops[index] = (struct tutti_op){.kind = OP_PREMUL_SUM, .scalar = scalar};
+        order_store_relaxed_u32(&states[index], LIVE);
+        *op = &ops[index];
         return TUTTI_OK;
     }
     return error_set(TUTTI_ERR_NO_MEMORY,
@@ -37,9 +37,9 @@ enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
                      OPS_MOST);
 }
 
-/* The place of a created operation, destroyed or not; -1 if the value is not the address of a
- * place. */
-static int place_of(tutti_op_t op)
+/* The element of a created operation, destroyed or not; -1 if the value is not the address of an
+ * element. */
+static int index_of(tutti_op_t op)
 {
     uintptr_t offset = (uintptr_t)op - (uintptr_t)ops;
     return offset < sizeof ops && offset % sizeof *ops == 0 ? (int)(offset / sizeof *ops) : -1;
@@ -48,15 +48,15 @@ static int place_of(tutti_op_t op)
 /* Relaxed: a caller receives an operation only after its creation. */
 tutti_op_t op_find_created(tutti_op_t op)
 {
-    int place = place_of(op);
-    return place >= 0 && order_load_relaxed_u32(&states[place]) == LIVE ? op : NULL;
+    int index = index_of(op);
+    return index >= 0 && order_load_relaxed_u32(&states[index]) == LIVE ? op : NULL;
 }
 
 void tutti_op_destroy(tutti_op_t op)
 {
-    int place = place_of(op);
-    if (place >= 0)
-        (void)order_compare_exchange_u32(&states[place], LIVE, FREE); /* O1 */
+    int index = index_of(op);
+    if (index >= 0)
+        (void)order_compare_exchange_u32(&states[index], LIVE, FREE); /* O1 */
 }
 
 const char *tutti_op_name(tutti_op_t op)

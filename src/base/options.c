@@ -92,7 +92,10 @@ void options_copy_out(void *to, const void *from, size_t size)
 
 static bool is_known(enum tutti_algo algo)
 {
-    return (unsigned)algo <= TUTTI_ALGO_HOST_STAGED;
+#define BIT(name, value, text) | 1u << (value)
+    enum { KNOWN = 0 TUTTI_ALGO_MAP(BIT) };
+#undef BIT
+    return (unsigned)algo <= TUTTI_ALGO_HOST_STAGED && KNOWN >> algo & 1;
 }
 
 void options_algo_text(const char *variable, enum tutti_algo algo, char *text, size_t size)

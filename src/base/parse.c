@@ -37,7 +37,7 @@ enum tutti_status parse_file_read(const char *path, size_t most, const char *adv
     if (!*text)
         return error_errno("malloc of %zu bytes", most);
     enum tutti_status status = TUTTI_OK;
-    const int fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    int fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     while (fd >= 0 && got > 0 && *length < most) {
         got = read(fd, *text + *length, most - *length);
         *length += got > 0 ? (size_t)got : 0;
@@ -48,8 +48,7 @@ enum tutti_status parse_file_read(const char *path, size_t most, const char *adv
         status = error_errno(fd < 0 ? "open" : "read");
     else if (*length == most)
         status = error_set(TUTTI_ERR_INVALID, "the file has %zu bytes or more: %s", most, advice);
-    if (fd >= 0)
-        close(fd);
+    fd_drop(&fd);
     if (status != TUTTI_OK)
         free(*text);
     return status;

@@ -5,7 +5,12 @@
 #ifndef TUTTI_RANK_SET_H
 #define TUTTI_RANK_SET_H
 
+#include "base/ranks.h"
 #include "tutti/tutti.h"
+
+#include <assert.h>
+
+static_assert(NODE_RANKS <= TUTTI_MAX_RANKS, "the ranks of a node are a part of all");
 
 enum { RANK_SET_BITS = 64, RANK_SET_WORDS = (TUTTI_MAX_RANKS + RANK_SET_BITS - 1) / RANK_SET_BITS };
 

@@ -148,7 +148,7 @@ struct record_page {
     uint32_t reserved;
     int64_t device_ahead_ns; /* the device's clock minus CLOCK_MONOTONIC; 0: no device trace */
     unsigned char pad2[LAYOUT_LINE - 32];
-    struct record_peer peers[LAYOUT_RANKS];
+    struct record_peer peers[NODE_RANKS];
 
     struct record_entry entries[RECORD_ENTRIES]; /* [number mod RECORD_ENTRIES] */
     struct device_trace device_trace;

@@ -3,13 +3,14 @@
 #ifndef TUTTI_REDUCTION_H
 #define TUTTI_REDUCTION_H
 
+#include "base/ranks.h"
 #include "tutti/tutti.h"
 
 struct reduce_call {
     void *out;  /* may equal one of `in`, or be disjoint from all else */
-    void *copy; /* NULL, or a second place for the same result, under the same rule */
+    void *copy; /* NULL, or a second output of the same result, under the same rule */
     const void *const *in;
-    int n;         /* 1 to TUTTI_MAX_RANKS inputs, each aligned to the dtype alone */
+    int n;         /* 1 to NODE_RANKS inputs, each aligned to the dtype alone */
     size_t count;  /* elements, from 0 */
     double scalar; /* PREMUL_SUM: factor of each input, rounded to the accumulation type first */
     int divisor;   /* AVG: the world size */

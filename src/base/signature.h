@@ -64,11 +64,18 @@ static inline struct tutti_fault signature_unpack_fault(const struct layout_faul
     };
 }
 
-/* The parameter of a rooted collective: the root, and the other bits of a scalar's hash. */
-enum { SIGNATURE_ROOT_BITS = 7 };
+/* The parameter of a rooted collective: 1 + the root, and the other bits of a scalar's hash. */
+enum { SIGNATURE_ROOT_BITS = 16 };
+static_assert(TUTTI_MAX_RANKS < 1 << SIGNATURE_ROOT_BITS, "every root");
 static inline uint32_t signature_root(uint32_t hash, int root)
 {
     return hash >> SIGNATURE_ROOT_BITS << SIGNATURE_ROOT_BITS | ((uint32_t)root + 1);
+}
+
+/* ... of an operation whose ranks must have equally many blocks, and have fewer than usual. */
+static inline uint32_t signature_blocks(uint32_t parameter, unsigned blocks)
+{
+    return parameter ^ (uint32_t)blocks << SIGNATURE_ROOT_BITS;
 }
 
 /* Returns a hash that is not 0, because parameter 0 means none. */

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 /* A number of the calling thread, not 0. No two threads whose memory lies less than 128 GiB apart
  * have the same one. One load: pthread_self() would be a call. */
@@ -34,6 +35,16 @@ static inline bool thread_start(pthread_t *thread, void *(*run)(void *), void *a
     errno = pthread_create(thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return errno == 0;
+}
+
+/* For pthread_cond_timedwait() with a deadline_timespec(). */
+static inline void thread_condition_init(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
 }
 
 #endif

@@ -12,14 +12,43 @@ enum {
     LOOK_EVERY = 64, /* rounds */
     CHECK_NS = 20000000,
     FIRST_NAP_NS = 1000,
+    LONG_YIELD_NS = 2000000,
+    LONG_YIELD_TIMES = 16,
 };
+
+/* Of this process: the time from which on it yields, and the end of its last long yield. */
+static uint64_t yields_from, last_long;
 
 struct state {
     int64_t deadline, now;
+    int64_t yields;            /* rounds before the first sleep */
     int64_t checked, surveyed; /* the last looks of WAIT_PEER and of WAIT_ALL */
     int64_t nap_ns;
     struct reminder reminder;
 };
+
+static bool may_yield(int64_t now)
+{
+    return now >= (int64_t)order_load_relaxed_u64(&yields_from);
+}
+
+bool wait_yield(int64_t *now)
+{
+    const int64_t before = *now;
+    if (!may_yield(before))
+        return false;
+    sched_yield();
+    *now = deadline_now();
+    if (*now - before < LONG_YIELD_NS)
+        return true;
+    const int64_t rest = LONG_YIELD_TIMES * (*now - before);
+    const int64_t last = (int64_t)order_load_relaxed_u64(&last_long);
+    order_store_relaxed_u64(&last_long, (uint64_t)*now);
+    if (before - last > rest)
+        return true;
+    order_store_relaxed_u64(&yields_from, (uint64_t)(*now + rest));
+    return false;
+}
 
 /* A yield may take milliseconds if other threads want the core. So the clock, not the number of
  * rounds, decides the depth of a look. */
@@ -37,7 +66,7 @@ static enum wait_depth depth_of(struct state *state, bool rings)
 static bool must_end(const struct waiter *waiter, struct state *state, int64_t round,
                      enum wait_end *end)
 {
-    const bool sleeps = round >= waiter->yields;
+    const bool sleeps = round >= state->yields;
     const enum wait_depth depth = depth_of(state, sleeps && waiter->bell);
     if (!sleeps && depth == WAIT_MEMORY && round % LOOK_EVERY != LOOK_EVERY - 1)
         return false;
@@ -51,18 +80,22 @@ static bool must_end(const struct waiter *waiter, struct state *state, int64_t r
         *end = WAIT_TROUBLE;
     else if (state->now >= state->deadline)
         *end = WAIT_LATE;
+    state->now = deadline_now(); /* the callbacks may have taken long */
     return *end != WAIT_DONE;
 }
 
 /* Returns whether the event has come. */
-static bool rest(const struct waiter *waiter, struct state *state, bool sleeps)
+static bool rest(const struct waiter *waiter, struct state *state, int64_t round)
 {
-    if (!sleeps) {
+    if (round < state->yields) {
         if (waiter->yields_at_once && !waiter->yields_at_once(waiter->context, state->now) &&
             wait_spin(waiter->poll, waiter->context, WAIT_QUICK_POLLS, POLLS))
             return true;
-        sched_yield();
-    } else if (waiter->bell) {
+        if (!wait_yield(&state->now))
+            state->yields = 0;
+        return waiter->poll(waiter->context);
+    }
+    if (waiter->bell) {
         const int64_t left_ms = deadline_left_ms(state->deadline);
         waiter->bell(waiter->context,
                      left_ms < 0 || left_ms > WAIT_SLICE_MS ? WAIT_SLICE_MS : left_ms);
@@ -82,7 +115,9 @@ enum wait_end waiter_run(const struct waiter *waiter)
     struct state state = {
         .deadline = waiter->deadline ? *waiter->deadline : DEADLINE_NEVER,
         .now = now,
+        .yields = may_yield(now) ? waiter->yields : 0,
         .checked = now,
+        .surveyed = now,
         .nap_ns = FIRST_NAP_NS,
         .reminder = reminder_start(now),
     };
@@ -91,7 +126,7 @@ enum wait_end waiter_run(const struct waiter *waiter)
         enum wait_end end;
         if (must_end(waiter, &state, round, &end))
             return waiter->poll(waiter->context) ? WAIT_DONE : end;
-        done = rest(waiter, &state, round >= waiter->yields);
+        done = rest(waiter, &state, round);
     }
     return WAIT_DONE;
 }

@@ -3,7 +3,8 @@
  * How a thread waits. This code knows no peers: callbacks define the event.
  *
  * 1. Spin: poll, a number of times that the caller chooses.
- * 2. Yield: rounds of a poll and a sched_yield(), a number of times that the caller chooses.
+ * 2. Yield: rounds of a poll and a wait_yield(), a number of times that the caller chooses. Skipped
+ *    while yields take long.
  * 3. Sleep: on the caller's bell for 50 ms at most, or, without a bell, in naps that double from
  *    1 us up to a limit of the caller.
  *
@@ -77,6 +78,16 @@ static inline __attribute__((always_inline)) bool wait_spin(bool (*poll)(void *)
     }
     return false;
 }
+
+/*
+ * Lets another thread have the core. *now: in, a recent time of the clock; out, the time after.
+ * Returns false if yields take long, because a thread that never waits shares the core: then the
+ * caller sleeps instead. A yield lasts until each such thread has used up its time, milliseconds
+ * for each; a sleeper gets the core soon after its event. After two yields of more than 2 ms, with
+ * less than 16 times as long between them, the process does not yield for 16 times as long. So
+ * such yields take 12 percent of a waiter's time at most, and a single one changes nothing.
+ */
+bool wait_yield(int64_t *now);
 
 /*
  * Phases 2 and 3, for a caller whose spin was not enough. An event that has come always wins: after

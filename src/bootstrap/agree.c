@@ -8,8 +8,8 @@
 #include "base/point.h"
 #include "base/reminder.h"
 #include "base/text.h"
-#include "cpu/group.h"
 #include "ipc/random.h"
+#include "peers/peers.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -33,7 +33,7 @@ struct entry {
 static struct rank_set exited_of(const struct agree *self, struct rank_set ranks)
 {
     struct rank_set left, dead;
-    cpu_group_exited_peers(self->group, &left, &dead);
+    peers_exited(self->peers, &left, &dead);
     return rank_set_common(ranks, rank_set_union(left, dead));
 }
 
@@ -222,7 +222,7 @@ static enum tutti_status propose_members(struct agree *self, const struct entrie
         enum tutti_status status = random_fill(meeting->nonce, sizeof meeting->nonce);
         if (status != TUTTI_OK)
             return status;
-        status = meet_generation(self->store, self->made_name, &meeting->generation);
+        status = meet_generation(self->store, self->name, &meeting->generation);
         if (status != TUTTI_OK)
             return store_failed(self, status);
     }
@@ -310,6 +310,8 @@ enum tutti_status agree_join(struct agree *self)
     }
     if (status == TUTTI_OK) /* nobody needs entries behind a decision */
         (void)tutti_store_delete(self->store, key, NULL);
+    if (status == TUTTI_OK && self->beside)
+        (void)tutti_store_delete(self->store, self->beside, NULL);
     self->decision.members = rank_set_common(self->ranks, self->decision.members);
     if (status == TUTTI_OK && self->decision.report.status != TUTTI_OK)
         status = status_report_error(&self->decision.report, self->rank);
@@ -368,19 +370,23 @@ static void key_delete(const struct agree *self, const char *what)
 }
 
 /* Counts this member as one that has read the result, OK. The last one deletes it. The decision
- * tells ranks that were left out that they were; without such ranks it goes, too. Ranks that are
- * all needed find the next open round by the decisions before it. */
+ * tells ranks that were left out that they were. Without such ranks it goes, too, and what earlier
+ * rounds have left: all ranks are past them. */
 static void result_end(const struct agree *self)
 {
+    const bool all = rank_set_equal(self->decision.members, self->ranks);
+    struct agree each = *self;
     char key[AGREE_KEY_BYTES];
     int64_t over = 0;
     agree_key_make(self, "over", -1, key);
     (void)tutti_store_add(self->store, key, 1, &over);
     if (over < rank_set_count(self->decision.members))
         return;
-    key_delete(self, "result");
-    if (!self->all_needed && rank_set_equal(self->decision.members, self->ranks))
-        key_delete(self, "decision");
+    for (each.round = all ? self->first : self->round; each.round <= self->round; each.round++) {
+        key_delete(&each, "result");
+        if (all)
+            key_delete(&each, "decision");
+    }
     key_delete(self, "over");
 }
 

@@ -10,8 +10,10 @@
  *             A member that fails proposes its failure, which ends the waits of the others.
  *   over      how many members have read a result that is OK
  * A round with a decision is closed. A rank writes its own entry only in a round that is open, and
- * deletes it when the round is decided. The last member deletes result and over. The decision stays
- * if a rank may still look for it: one that was left out, or a member of the next round.
+ * deletes it when the round is decided. The last member deletes result and over. If the members are
+ * all ranks, it deletes the decision and all that earlier rounds have left, since no rank looks for
+ * these any more: a rank begins the next agreement at the round after this one. Else the decision
+ * stays for ranks that were left out.
  *
  * All keys contain the communicator's nonce, so no other communicator, and no earlier run, has
  * written them.
@@ -24,7 +26,7 @@
 #include "bootstrap/meet.h"
 #include "store/status_agree.h"
 
-struct cpu_group;
+struct peers;
 
 enum { AGREE_KEY_BYTES = 448, AGREE_MEETINGS = 2 };
 
@@ -39,15 +41,14 @@ struct agree_decision {
 
 struct agree {
     /* Set by the caller: */
-    const char *call;        /* the public function, for messages */
-    const char *name;        /* of the communicator */
-    const uint8_t *nonce;    /* of the communicator, 16 bytes */
-    struct cpu_group *group; /* of the communicator: tells which ranks have exited */
-    const uint32_t *aborts;  /* a value other than `aborts_before` means an abort */
+    const char *call;       /* the public function, for messages */
+    const char *name;       /* of the communicator */
+    const uint8_t *nonce;   /* of the communicator, 16 bytes */
+    struct peers *peers;    /* of the communicator: tells which ranks have exited */
+    const uint32_t *aborts; /* a value other than `aborts_before` means an abort */
     uint32_t aborts_before;
     int rank;
     const char *topic;         /* what the round is about, as a part of its keys */
-    const char *made_name;     /* of the communicators that the members make */
     int made;                  /* how many communicators the members make */
     const char *subject;       /* what the ranks come to, for messages */
     const char *exited_advice; /* what to do about a member that has exited */
@@ -60,9 +61,11 @@ struct agree {
     bool all_needed;          /* a rank that exits ends the round; otherwise it is left out */
     /* Called for a rank that has not come: OK, or why the round fails. May be NULL. */
     enum tutti_status (*check_missing)(const struct agree *self, int rank);
-    void *context; /* of check_missing */
+    void *context;      /* of check_missing */
+    const char *beside; /* a key that is deleted with this rank's entry; NULL: none */
+    int first;          /* the first round that may have keys; the same on all ranks */
 
-    int round;
+    int round; /* at first `first` */
     /* Set by agree_begin() and the calls after it: */
     int rounds_joined;
     int64_t checked_at;

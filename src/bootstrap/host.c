@@ -36,30 +36,18 @@ static enum tutti_status identity_make(int world_size, const struct channel_addr
 
 enum tutti_status host_record_make(const struct comm_config *config, int world_size,
                                    const struct channel_address *address,
-                                   const struct cuda_device *device, const struct cuda_table *table,
                                    struct host_record *record)
 {
     memset(record, 0, sizeof *record);
     record->config = *config;
-    if (device)
-        record->device = *device;
-    if (table) {
-        record->table_hash = table->hash;
-        memcpy(record->table_source, table->source, sizeof record->table_source);
-    }
     return identity_make(world_size, address, &record->identity);
 }
 
-void host_records_take(struct host_record *records, const struct host_record *own, int rank,
-                       int size)
+void host_parts(const struct host_record *records, int size,
+                const struct backend_record *parts[TUTTI_MAX_RANKS])
 {
-    records[rank] = *own;
-    for (int r = 0; r < size; r++) {
-        struct host_record *record = &records[r];
-        record->device.name[sizeof record->device.name - 1] = 0;
-        record->device.bus_id[sizeof record->device.bus_id - 1] = 0;
-        record->table_source[sizeof record->table_source - 1] = 0;
-    }
+    for (int r = 0; r < size; r++)
+        parts[r] = &records[r].part;
 }
 
 /* ---- identities ------------------------------------------------------------------------------ */
@@ -94,17 +82,28 @@ static bool same_user(const struct host_identity *a, const struct host_identity 
     return a->user == b->user || a->user_namespace == 0 || a->user_namespace != b->user_namespace;
 }
 
-static enum tutti_status places_compare(const struct host_record *records, int rank, int size)
+static bool same_host(const struct host_identity *a, const struct host_identity *b)
+{
+    return strncmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
+}
+
+static void hosts_find(const struct host_record *records, int size, struct hosts *hosts)
+{
+    hosts->count = 0;
+    for (int r = 0; r < size; r++) {
+        int low = 0;
+        while (!same_host(&records[low].identity, &records[r].identity))
+            low++;
+        hosts->of[r] = low < r ? hosts->of[low] : hosts->count++;
+    }
+}
+
+static enum tutti_status users_compare(const struct host_record *records, int rank, int size)
 {
     const struct host_identity *mine = &records[rank].identity;
     for (int r = 0; r < size; r++) {
         const struct host_identity *theirs = &records[r].identity;
-        if (strncmp(mine->boot_id, theirs->boot_id, sizeof mine->boot_id) != 0)
-            return error_set(TUTTI_ERR_DECLINED,
-                             "rank %d runs on host %.63s (boot %.39s), rank %d on host %.63s (boot "
-                             "%.39s): Tutti joins the ranks of one host",
-                             rank, mine->name, mine->boot_id, r, theirs->name, theirs->boot_id);
-        if (!same_user(mine, theirs))
+        if (same_host(mine, theirs) && !same_user(mine, theirs))
             return error_set(TUTTI_ERR_DECLINED,
                              "rank %d runs as user %u, rank %d as user %u: their processes do not "
                              "trust each other: start all ranks as one user",
@@ -127,13 +126,17 @@ struct rank_set host_remote_ranks(const struct host_record *records, int rank, i
     return remote;
 }
 
-bool host_processes_shared(const struct host_record *records, int size)
+bool host_processes(const struct host_record *records, int size, int processes[TUTTI_MAX_RANKS])
 {
-    for (int high = 0; high < size; high++)
-        for (int low = 0; low < high; low++)
-            if (same_process(&records[low].identity, &records[high].identity))
-                return true;
-    return false;
+    bool shared = false;
+    for (int r = 0; r < size; r++) {
+        int low = 0;
+        while (!same_process(&records[low].identity, &records[r].identity))
+            low++;
+        processes[r] = low;
+        shared |= low < r;
+    }
+    return shared;
 }
 
 void host_addresses(const struct host_record *records, int size,
@@ -239,12 +242,13 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
         if (status != TUTTI_OK)
             return status;
     }
-    if (a->algo != b->algo)
+    if (a->algo != b->algo || strcmp(a->kernel, b->kernel) != 0)
         return error_set(TUTTI_ERR_MISMATCH,
                          "ranks disagree about the forced algorithm (options->algo, TUTTI_ALGO): "
-                         "rank %d has %s, rank %d has %s: set the same on all ranks",
-                         rank, tutti_algo_name((enum tutti_algo)a->algo), peer,
-                         tutti_algo_name((enum tutti_algo)b->algo));
+                         "rank %d has %s%s%s, rank %d has %s%s%s: set the same on all ranks",
+                         rank, tutti_algo_name((enum tutti_algo)a->algo), *a->kernel ? " by " : "",
+                         a->kernel, peer, tutti_algo_name((enum tutti_algo)b->algo),
+                         *b->kernel ? " by " : "", b->kernel);
     for (int leaf = 0; leaf < mine->identity.world_size; leaf++) {
         if (mine->config.leaf_order[leaf] != theirs->config.leaf_order[leaf])
             return error_set(TUTTI_ERR_MISMATCH,
@@ -253,66 +257,18 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
                              leaf, rank, (int)mine->config.leaf_order[leaf], peer,
                              (int)theirs->config.leaf_order[leaf]);
     }
-    if (mine->table_hash != theirs->table_hash)
-        return error_set(TUTTI_ERR_MISMATCH,
-                         "ranks disagree about the tuning table: rank %d has %.95s (%016" PRIx64
-                         "), rank %d has %.95s (%016" PRIx64 "): give all ranks the same file in "
-                         "TUTTI_TUNING_FILE, or none in the cache",
-                         rank, mine->table_source, mine->table_hash, peer, theirs->table_source,
-                         theirs->table_hash);
     return TUTTI_OK;
 }
 
-/* Find two ranks with one device. Compare UUIDs, because CUDA_VISIBLE_DEVICES changes the ordinals.
- * `apart`: only ranks of different processes. */
-static bool pair_find(const struct host_record *records, int size, bool apart, int *low, int *high)
-{
-    for (*high = 0; *high < size; ++*high)
-        for (*low = 0; *low < *high; ++*low) {
-            const struct host_record *a = &records[*low], *b = &records[*high];
-            if (memcmp(a->device.uuid, b->device.uuid, CUDA_UUID_BYTES) == 0 &&
-                !(apart && same_process(&a->identity, &b->identity)))
-                return true;
-        }
-    return false;
-}
-
-bool host_devices_overlap(const struct host_record *records, int size)
-{
-    int low, high;
-    return pair_find(records, size, false, &low, &high);
-}
-
-bool host_processes_overlap(const struct host_record *records, int size, int *low, int *high)
-{
-    return pair_find(records, size, true, low, high);
-}
-
-static enum tutti_status devices_compare(const struct host_record *records, int size)
-{
-    int low, high, strict = 0;
-    char text[2 * CUDA_UUID_BYTES + 1];
-    while (strict < size && records[strict].config.overlapping)
-        strict++;
-    if (strict == size || !pair_find(records, size, false, &low, &high))
-        return TUTTI_OK;
-    for (int i = 0; i < CUDA_UUID_BYTES; i++)
-        snprintf(text + 2 * i, 3, "%02x", records[high].device.uuid[i]);
-    return error_set(TUTTI_ERR_DECLINED,
-                     "ranks %d and %d are on one device, %.63s with UUID %s: give each rank a "
-                     "device of its own, or set TUTTI_ALLOW_OVERLAPPING_DEVICES on all ranks (rank "
-                     "%d has not)",
-                     low, high, records[high].device.name, text, strict);
-}
-
-enum tutti_status host_records_compare(const struct host_record *records, int rank, int size)
+enum tutti_status host_records_compare(const struct host_record *records, int rank, int size,
+                                       struct hosts *hosts)
 {
     enum tutti_status status = versions_compare(records, rank, size);
     for (int r = 0; r < size && status == TUTTI_OK; r++)
         status = config_compare(&records[rank], rank, &records[r], r);
     if (status == TUTTI_OK)
-        status = places_compare(records, rank, size);
-    if (status == TUTTI_OK && records[rank].config.device == TUTTI_DEVICE_CUDA)
-        status = devices_compare(records, size);
+        status = users_compare(records, rank, size);
+    if (status == TUTTI_OK)
+        hosts_find(records, size, hosts);
     return status;
 }

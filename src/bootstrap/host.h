@@ -4,13 +4,12 @@
 #define TUTTI_HOST_H
 
 #include "bootstrap/config.h"
-#include "cuda/runtime/group.h"
-#include "cuda/runtime/table.h"
+#include "coll/backend.h"
 #include "ipc/channel.h"
 
 enum { HOST_CPU_BYTES = 128 }; /* a bit mask of 1024 processors */
 
-/* The places of magic and version never change, so that other versions are recognised. */
+/* The offsets of magic and version never change, so that other versions are recognised. */
 struct host_identity {
     uint64_t magic;
     uint32_t version; /* TUTTI_VERSION */
@@ -28,31 +27,29 @@ struct host_identity {
 struct host_record {
     struct host_identity identity;
     struct comm_config config;
-    /* CUDA only, else zero. */
-    struct cuda_device device;
-    uint64_t table_hash;
-    char table_source[CUDA_TABLE_SOURCE_BYTES];
+    struct backend_record part; /* the back end's; zero if it has none */
 };
 
-/* address: as channel_listen() makes it. device and table: NULL on CPU. */
+/* address: as channel_listen() makes it. The caller lets the back end fill its part. */
 enum tutti_status host_record_make(const struct comm_config *config, int world_size,
                                    const struct channel_address *address,
-                                   const struct cuda_device *device, const struct cuda_table *table,
                                    struct host_record *record);
 
-/* Terminates the texts of the records from the store. Replaces this rank's own record by `own`. */
-void host_records_take(struct host_record *records, const struct host_record *own, int rank,
-                       int size);
+/* Which ranks share a host. Hosts are numbered in the order of their least ranks. */
+struct hosts {
+    int count;
+    int of[TUTTI_MAX_RANKS]; /* [r]: the number of rank r's host */
+};
 
-/* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another host
- * or user; ranks that share a CUDA device, unless all ranks allow that). */
-enum tutti_status host_records_compare(const struct host_record *records, int rank, int size);
-
-/* Returns true if several ranks have one device. */
-bool host_devices_overlap(const struct host_record *records, int size);
-
-/* Returns true if several processes have one device; *low and *high are two of their ranks. */
-bool host_processes_overlap(const struct host_record *records, int size, int *low, int *high);
+/* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another user
+ * on the same host). Sets *hosts if the result is OK: ranks share a host if they have the same boot
+ * id. Whether these also reach each other shows when their channel opens. The parts are the back
+ * end's to compare. */
+enum tutti_status host_records_compare(const struct host_record *records, int rank, int size,
+                                       struct hosts *hosts);
+/* The back end's parts, by rank. */
+void host_parts(const struct host_record *records, int size,
+                const struct backend_record *parts[TUTTI_MAX_RANKS]);
 
 /* Returns an error if a rank cannot listen: `own_text` on that rank, its number on the others.
  * Returns OK if all ranks run in one process. */
@@ -61,8 +58,8 @@ enum tutti_status host_channels_check(const struct host_record *records, int ran
 /* By rank. */
 void host_addresses(const struct host_record *records, int size,
                     struct channel_address addresses[TUTTI_MAX_RANKS]);
-/* Whether a process has several ranks. */
-bool host_processes_shared(const struct host_record *records, int size);
+/* [r] becomes the lowest rank of rank r's process. Returns whether a process has several ranks. */
+bool host_processes(const struct host_record *records, int size, int processes[TUTTI_MAX_RANKS]);
 /* The ranks that run in other processes. */
 struct rank_set host_remote_ranks(const struct host_record *records, int rank, int size);
 /* How many processors the ranks have together; TUTTI_MAX_RANKS if a rank does not know its own. */

@@ -109,23 +109,23 @@ static enum tutti_status files_compare(const struct links *links, struct tutti_e
 static enum tutti_status devices_ask(const struct links *links, const struct host_record *records,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
-    struct cuda_device devices[CUDA_RANKS];
-    int16_t own[CUDA_RANKS] = {0}, all[CUDA_RANKS][CUDA_RANKS];
+    const struct backend_record *parts[TUTTI_MAX_RANKS];
+    const int size = links->world_size;
+    int16_t own[NODE_RANKS] = {0}, all[NODE_RANKS * NODE_RANKS];
     const char *source = "";
     enum tutti_status status = links_alloc(links);
     if (status != TUTTI_OK)
         return status;
-    for (int r = 0; r < links->world_size; r++)
-        devices[r] = records[r].device;
-    cuda_links(devices, links->world_size, links->rank, own, &source);
-    status =
-        tutti_exchanger_all_gather(exchanger, own, sizeof own, all, deadline_timeout_ms(deadline));
+    host_parts(records, size, parts);
+    links->backend->links(parts, size, links->rank, own, &source);
+    const size_t row = (size_t)size * sizeof *own;
+    status = tutti_exchanger_all_gather(exchanger, own, row, all, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
-    (*links->file)->matrix.size = links->world_size;
+    (*links->file)->matrix.size = size;
     memcpy((*links->file)->source, source, strlen(source));
-    for (int i = 0; i < links->world_size; i++)
-        memcpy((*links->file)->matrix.links[i], all[i], sizeof all[i]);
+    for (int i = 0; i < size; i++)
+        memcpy((*links->file)->matrix.links[i], all + i * size, row);
     return TUTTI_OK;
 }
 
@@ -184,7 +184,7 @@ static enum tutti_status matrix_agree(const struct links *links, const struct ho
     }
     if (*links->file && (links->config->topology_size || !exchanger)) {
         status = exchanger ? files_compare(links, exchanger, deadline) : TUTTI_OK;
-    } else if (links->config->device == TUTTI_DEVICE_CUDA) {
+    } else if (links->backend->links) {
         status = devices_ask(links, records, exchanger, deadline);
     } else {
         topology_force(links->world_size, "CPU ranks share their memory", links->topology);

@@ -11,6 +11,7 @@
 struct links {
     int rank;
     int world_size;
+    const struct backend *backend;
     struct comm_config *config;
     struct topology_file **file; /* the matrix, allocated here; the caller frees it */
     struct topology *topology;

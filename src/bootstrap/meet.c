@@ -122,10 +122,9 @@ static enum tutti_status check_ended(const struct meet_view *view, struct rank_s
         return TUTTI_OK;
     for (int r = rank_set_next(missing, -1); r >= 0; r = rank_set_next(missing, r)) {
         char key[MEET_KEY_BYTES];
-        const char *const keys[] = {key};
         bool there = false;
         snprintf(key, sizeof key, ENDED_KEY, r);
-        enum tutti_status status = tutti_store_check(view->store, keys, 1, &there);
+        enum tutti_status status = store_has(view->store, key, &there);
         if (status != TUTTI_OK)
             return status;
         if (there)
@@ -214,16 +213,16 @@ static enum tutti_status result_get(const struct meet_view *view, int64_t timeou
 static bool result_exists(const struct meet_view *view)
 {
     char key[MEET_KEY_BYTES];
-    const char *const keys[] = {key};
     bool there = false;
     meet_key_make(key, view->name, "go", view->lead);
-    return *view->lead && tutti_store_check(view->store, keys, 1, &there) == TUTTI_OK && there &&
+    return *view->lead && store_has(view->store, key, &there) == TUTTI_OK && there &&
            result_get(view, STORE_GRACE_MS) == TUTTI_OK;
 }
 
 static enum tutti_status result_await(struct meet_view *view)
 {
     char key[MEET_KEY_BYTES];
+    bool there; /* after a time-out, only whether the store answers counts */
     struct rank_set missing = rank_set_none;
     for (int64_t slice = MEET_LOOK_MS;; slice = slice < MOST_LOOK_MS ? 2 * slice : slice) {
         const int64_t left = deadline_timeout_ms(view->deadline);
@@ -237,7 +236,7 @@ static enum tutti_status result_await(struct meet_view *view)
         if (over)
             meet_key_make(key, view->name, *view->lead ? "go" : "join",
                           *view->lead ? view->lead : "0");
-        status = over ? store_answers(view->store, key) : look_around(view);
+        status = over ? store_has(view->store, key, &there) : look_around(view);
         if (status == TUTTI_OK && over)
             status = missing_find(view, &missing);
         if (status == TUTTI_OK && over)
@@ -479,10 +478,9 @@ static void await_readers(const struct lead *self)
         unread = rank_set_minus(unread, meet_ended(view, unread));
         for (int r = rank_set_next(unread, -1); r >= 0; r = rank_set_next(unread, r)) {
             char key[MEET_KEY_BYTES];
-            const char *const keys[] = {key};
             bool there = false;
             meet_answer_key_make(key, view, r);
-            if (tutti_store_check(view->store, keys, 1, &there) != TUTTI_OK)
+            if (store_has(view->store, key, &there) != TUTTI_OK)
                 return;
             if (!there)
                 rank_set_remove(&unread, r);

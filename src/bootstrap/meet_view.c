@@ -93,10 +93,9 @@ enum tutti_status meet_unanswered(const struct meet_view *view, struct rank_set 
     *ranks = rank_set_none;
     for (int r = 1; r < view->size && status == TUTTI_OK; r++) {
         char key[MEET_KEY_BYTES];
-        const char *keys[] = {key};
         bool there = true;
         meet_answer_key_make(key, view, r);
-        status = tutti_store_check(view->store, keys, 1, &there);
+        status = store_has(view->store, key, &there);
         if (!there)
             rank_set_add(ranks, r);
     }

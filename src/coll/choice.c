@@ -24,10 +24,10 @@ void choice_paths_make(const struct topology *topology, const int *order, bool c
     struct topology_mesh mesh;
     *paths = (struct choice_paths){.all = true};
     paths->mesh = topology_mesh_role(topology, order, 0, &mesh);
-    paths->ring = cuda && topology->has_ring;
-    paths->staged =
+    paths->ring = cuda && topology->has_ring && topology->size > 1;
+    paths->by_host =
         topology->kind != TUTTI_TOPOLOGY_FULLY_CONNECTED && !paths->mesh && !paths->ring;
-    paths->all = topology->kind == TUTTI_TOPOLOGY_FULLY_CONNECTED || paths->staged;
+    paths->all = topology->kind == TUTTI_TOPOLOGY_FULLY_CONNECTED || paths->by_host;
 }
 
 enum tutti_status choice_check(const struct choice_paths *paths, const struct topology *topology,

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The rules that decide the algorithm of a collective before the measured tables do: the links, a
+ * The rules that decide the algorithm of a collective before measured limits do: the links, a
  * forced algorithm, strict mode. Pure functions. Each back end has one function that asks
- * choice_by_rules() first and then its own table: cpu_choose(), cuda_choose().
+ * choice_by_rules() first, then looks at its own limits by size: cpu_choose(), cuda_choose().
  */
 #ifndef TUTTI_CHOICE_H
 #define TUTTI_CHOICE_H
 
+#include "base/op.h"
 #include "topology/topology.h"
 #include "tutti/tutti.h"
 
 struct algorithm;
-struct cuda_choice;
 
 /* Which algorithms the links of a communicator allow. */
 struct choice_paths {
-    bool all;    /* one-shot and two-shot: every rank reaches every other rank */
-    bool staged; /* as `all`, over the host's memory, because no path of links joins the ranks */
+    bool all;     /* one-shot and two-shot: every rank reaches every other rank */
+    bool by_host; /* as `all`, over the host's memory, because no path of links joins the ranks */
     bool mesh;
     bool ring; /* GPUs only: the algorithm is a kernel */
 };
@@ -26,6 +26,7 @@ struct choice_rules {
     struct choice_paths paths;
     enum tutti_topology topology;
     enum tutti_algo forced; /* by the options or TUTTI_ALGO; NONE: not forced */
+    int kernel; /* CUDA: TUTTI_ALGO names this kernel of an algorithm, 1 + enum cuda_kernel */
     bool strict;
     size_t buffer_size; /* limits strict mode */
 };
@@ -39,7 +40,19 @@ struct choice_call {
     size_t bytes; /* of a block */
     enum tutti_dtype dtype;
     enum tutti_algo algo; /* forced by the call; NONE: not forced */
+    enum op_kind op;
+    uintptr_t operands; /* the addresses of both, by bitwise or, for their alignment */
     uint64_t storage_offset_bytes;
+    int max_blocks; /* CUDA: of the call; 0: no limit */
+};
+
+/* CUDA: a kernel, which of its functions, and the grid. */
+struct choice_launch {
+    uint8_t kernel;   /* enum cuda_kernel */
+    uint8_t form;     /* enum cuda_form */
+    uint16_t workers; /* threads of a block without the control threads */
+    uint16_t blocks;
+    bool is_agreed; /* the call limits the blocks, and the ranks must agree on that */
 };
 
 /* How a call runs. */
@@ -47,8 +60,8 @@ struct choice {
     const struct algorithm *run; /* NULL: the call is declined, with the reason */
     enum tutti_algo algo;        /* its public name */
     bool zero_copy; /* CPU: use the operands where they lie if all ranks can reach them */
-    const struct cuda_choice *launch; /* CUDA: a row of the tuning table */
-    const char *reason;               /* a static sentence */
+    struct choice_launch launch;
+    const char *reason; /* a static sentence */
 };
 
 /* `order` is the leaf order. `cuda`: the ranks' device is a GPU. */
@@ -60,8 +73,8 @@ enum tutti_status choice_check(const struct choice_paths *paths, const struct to
 /* The only algorithm that the links allow, if not all ranks reach each other; else NONE. */
 enum tutti_algo choice_by_links(const struct choice_paths *paths);
 /* The algorithm that is forced, that strict mode names, or that the links leave. NONE: strict mode
- * declines the call, or, outside strict mode, the back end's table decides. Sets *reason unless the
- * table decides. */
+ * declines the call, or, outside strict mode, the back end decides by size. Sets *reason unless
+ * the back end decides. */
 enum tutti_algo choice_by_rules(const struct choice_rules *rules, const struct choice_call *call,
                                 const char **reason);
 

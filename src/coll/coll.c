@@ -2,6 +2,7 @@
 #include "coll/coll.h"
 
 #include "base/error.h"
+#include "coll/request.h"
 
 #include <stdio.h>
 
@@ -39,14 +40,13 @@ static enum coll_error operand_read(const struct coll *coll, const struct coll_a
     for (; operand->n < (many ? world_size : 1); operand->n++) {
         struct span *block = &operand->blocks[operand->n];
         const size_t count = blocks.counts[operand->n];
-        const size_t at = blocks.displacements ? blocks.displacements[operand->n] : next;
+        const size_t at = coll_block_start(&blocks, operand->n, &next);
         *block = (struct span){0, 0};
         if (!count)
             continue;
         if (count > SIGNATURE_COUNT_MAX || count > most || at > SIZE_MAX / width - count ||
             (at + count) * width > UINTPTR_MAX - (uintptr_t)memory)
             return COLL_COUNT;
-        next += count;
         block->begin = (uintptr_t)memory + at * width;
         block->end = block->begin + count * width;
         operand->all.begin = block->begin < operand->all.begin ? block->begin : operand->all.begin;
@@ -145,14 +145,14 @@ static void overlap_explain(const struct coll *coll, const struct coll_args *arg
                             char *text, size_t size)
 {
     const size_t block = args->count * dtype_bytes(args->dtype);
-    const char *place = "the same address";
+    const char *allowed = "the same address";
     if (coll->recv_all != coll->send_all)
-        place = coll->recv_all ? "recv + rank * count as send" : "send + rank * count as recv";
+        allowed = coll->recv_all ? "recv + rank * count as send" : "send + rank * count as recv";
     snprintf(text, size,
              "send %p of %zu bytes and recv %p of %zu bytes overlap in part: use %s, or disjoint "
              "ones",
              args->send, block * coll_send_blocks(coll, world_size), args->recv,
-             block * coll_recv_blocks(coll, world_size), place);
+             block * coll_recv_blocks(coll, world_size), allowed);
 }
 
 enum tutti_status coll_explain(const char *call, const struct coll *coll,
@@ -216,4 +216,31 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
         break;
     }
     return error_set(TUTTI_ERR_INVALID, "%s%s%s", call ? call : "", call ? ": " : "", text);
+}
+
+size_t request_span(const struct request *request, bool is_send, int rank, int size, size_t *first)
+{
+    const struct coll *coll = &coll_rows[request->collective];
+    const bool many = is_send ? coll->send_all : coll->recv_all;
+    const struct coll_blocks own = {.counts = &request->count};
+    const struct coll_blocks *blocks = !many     ? &own
+                                       : is_send ? &request->send_blocks
+                                                 : &request->recv_blocks;
+    size_t begin = SIZE_MAX, end = 0, next = 0;
+    *first = 0;
+    if (!coll_has(is_send ? coll->send : coll->recv, rank, request->peer))
+        return 0;
+    if (!coll->varies)
+        return request->bytes * (many ? (size_t)size : 1);
+    for (int b = 0; b < (many ? size : 1); b++) {
+        const size_t count = blocks->counts[b], at = coll_block_start(blocks, b, &next);
+        if (!count)
+            continue;
+        begin = at < begin ? at : begin;
+        end = at + count > end ? at + count : end;
+    }
+    if (!end)
+        return 0;
+    *first = begin * request->bytes;
+    return (end - begin) * request->bytes;
 }

@@ -4,7 +4,7 @@
  * collective.
  *
  * A call has `count` elements of a dtype: a block. An operand is one block, or one block for each
- * rank, in rank order. A v-form has blocks of different lengths, at places that the caller names.
+ * rank, in rank order. A v-form has blocks of different lengths, at offsets that the caller names.
  */
 #ifndef TUTTI_COLL_H
 #define TUTTI_COLL_H
@@ -34,56 +34,29 @@ struct coll {
 };
 
 /* In the header, so that the compiler makes a copy of the checks for each collective. */
+#define COLL_ROW(NAME, name, ...) [TUTTI_COLLECTIVE_##NAME] = {.call = "tutti_" #name, __VA_ARGS__}
 static const struct coll coll_rows[] = {
-    [TUTTI_COLLECTIVE_ALL_REDUCE] = {.call = "tutti_all_reduce", .reduces = true},
-    [TUTTI_COLLECTIVE_BARRIER] = {.call = "tutti_barrier"},
-    [TUTTI_COLLECTIVE_ALL_GATHER] = {.call = "tutti_all_gather", .recv_all = true},
-    [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {.call = "tutti_reduce_scatter",
-                                         .send_all = true,
-                                         .reduces = true},
-    [TUTTI_COLLECTIVE_ALL_TO_ALL] = {.call = "tutti_all_to_all",
-                                     .send_all = true,
-                                     .recv_all = true},
-    [TUTTI_COLLECTIVE_BROADCAST] = {.call = "tutti_broadcast",
-                                    .peer = COLL_ROOT,
-                                    .send = COLL_OF_ROOT},
-    [TUTTI_COLLECTIVE_REDUCE] = {.call = "tutti_reduce",
-                                 .reduces = true,
-                                 .peer = COLL_ROOT,
-                                 .recv = COLL_OF_ROOT},
-    [TUTTI_COLLECTIVE_GATHER] = {.call = "tutti_gather",
-                                 .recv_all = true,
-                                 .peer = COLL_ROOT,
-                                 .recv = COLL_OF_ROOT},
-    [TUTTI_COLLECTIVE_SCATTER] = {.call = "tutti_scatter",
-                                  .send_all = true,
-                                  .peer = COLL_ROOT,
-                                  .send = COLL_OF_ROOT},
-    [TUTTI_COLLECTIVE_SEND] = {.call = "tutti_send", .peer = COLL_PARTNER, .recv = COLL_OF_NONE},
-    [TUTTI_COLLECTIVE_RECV] = {.call = "tutti_recv", .peer = COLL_PARTNER, .send = COLL_OF_NONE},
-    [TUTTI_COLLECTIVE_ALL_GATHER_V] = {.call = "tutti_all_gather_v",
-                                       .recv_all = true,
-                                       .varies = true},
-    [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] = {.call = "tutti_reduce_scatter_v",
-                                           .send_all = true,
-                                           .reduces = true,
-                                           .varies = true},
-    [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = {.call = "tutti_all_to_all_v",
-                                       .send_all = true,
-                                       .recv_all = true,
-                                       .varies = true},
-    [TUTTI_COLLECTIVE_GATHER_V] = {.call = "tutti_gather_v",
-                                   .recv_all = true,
-                                   .varies = true,
-                                   .peer = COLL_ROOT,
-                                   .recv = COLL_OF_ROOT},
-    [TUTTI_COLLECTIVE_SCATTER_V] = {.call = "tutti_scatter_v",
-                                    .send_all = true,
-                                    .varies = true,
-                                    .peer = COLL_ROOT,
-                                    .send = COLL_OF_ROOT},
-    [TUTTI_COLLECTIVE_SPLIT] = {.call = "tutti_comm_split", .recv_all = true},
+    COLL_ROW(ALL_REDUCE, all_reduce, .reduces = true),
+    COLL_ROW(BARRIER, barrier, .reduces = false),
+    COLL_ROW(ALL_GATHER, all_gather, .recv_all = true),
+    COLL_ROW(REDUCE_SCATTER, reduce_scatter, .send_all = true, .reduces = true),
+    COLL_ROW(ALL_TO_ALL, all_to_all, .send_all = true, .recv_all = true),
+    COLL_ROW(BROADCAST, broadcast, .peer = COLL_ROOT, .send = COLL_OF_ROOT),
+    COLL_ROW(REDUCE, reduce, .reduces = true, .peer = COLL_ROOT, .recv = COLL_OF_ROOT),
+    COLL_ROW(GATHER, gather, .recv_all = true, .peer = COLL_ROOT, .recv = COLL_OF_ROOT),
+    COLL_ROW(SCATTER, scatter, .send_all = true, .peer = COLL_ROOT, .send = COLL_OF_ROOT),
+    COLL_ROW(SEND, send, .peer = COLL_PARTNER, .recv = COLL_OF_NONE),
+    COLL_ROW(RECV, recv, .peer = COLL_PARTNER, .send = COLL_OF_NONE),
+    COLL_ROW(ALL_GATHER_V, all_gather_v, .recv_all = true, .varies = true),
+    COLL_ROW(REDUCE_SCATTER_V, reduce_scatter_v, .send_all = true, .reduces = true, .varies = true),
+    COLL_ROW(ALL_TO_ALL_V, all_to_all_v, .send_all = true, .recv_all = true, .varies = true),
+    COLL_ROW(GATHER_V, gather_v, .recv_all = true, .varies = true, .peer = COLL_ROOT,
+             .recv = COLL_OF_ROOT),
+    COLL_ROW(SCATTER_V, scatter_v, .send_all = true, .varies = true, .peer = COLL_ROOT,
+             .send = COLL_OF_ROOT),
+    COLL_ROW(SPLIT, comm_split, .recv_all = true),
 };
+#undef COLL_ROW
 
 /* Whether a collective has a root. The value may be no collective. */
 static inline bool coll_is_rooted(enum tutti_collective collective)
@@ -103,6 +76,15 @@ static inline bool coll_varies(enum tutti_collective collective)
 struct coll_blocks {
     const size_t *counts, *displacements;
 };
+
+/* The first element of block b. Called for each block in turn, with *next 0 before the first one.
+ */
+static inline size_t coll_block_start(const struct coll_blocks *blocks, int b, size_t *next)
+{
+    const size_t start = blocks->displacements ? blocks->displacements[b] : *next;
+    *next += blocks->counts[b];
+    return start;
+}
 
 /* The arguments of a call. `op`: as op_known() returned it; NULL unless the collective reduces. */
 struct coll_args {

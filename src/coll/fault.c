@@ -26,10 +26,10 @@ static void signature_format(const struct tutti_signature *signature, char *text
         snprintf(text, size, "%s", name);
         return;
     }
-    const char *hashed = "scalar";
+    const bool scaled = signature->op == TUTTI_PREMUL_SUM;
+    const bool varies = coll_varies(signature->collective);
+    const char *hashed = !varies ? "scalar" : scaled ? "counts and scalar" : "counts";
     char count[24] = "";
-    if (coll_varies(signature->collective))
-        hashed = signature->op == TUTTI_PREMUL_SUM ? "counts and scalar" : "counts";
     if (signature->count != SIGNATURE_COUNT_VARIES)
         snprintf(count, sizeof count, "%" PRIu64 " ", signature->count);
     int length =
@@ -43,7 +43,12 @@ static void signature_format(const struct tutti_signature *signature, char *text
         length += snprintf(text + length, size - (size_t)length, ", root %" PRIu32, root - 1);
     if (rooted)
         hash &= ~mask;
-    if (hash && length > 0 && (size_t)length < size)
+    if (!hash || length <= 0 || (size_t)length >= size)
+        return;
+    if (!scaled && !varies)
+        snprintf(text + length, size - (size_t)length, ", max_blocks %" PRIu32,
+                 hash >> SIGNATURE_ROOT_BITS);
+    else
         snprintf(text + length, size - (size_t)length, ", %s hash %08" PRIx32, hashed, hash);
 }
 

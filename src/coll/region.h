@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The regions of this process: buffers that all ranks of a group map, so that the ranks can work on
- * operands where they lie. Symmetric memory and process groups add their buffers. A collective asks
+ * operands where they lie. Symmetric memory adds its buffers. A collective asks
  * whether an operand lies in a region; only two-shots and longer one-shots, and messages, ask.
  *
  * A call finds the region of an address without a lock. On CUDA an operand in a region is memory of
@@ -28,7 +28,7 @@ struct region {
     int world_size;
     const void *symm_group; /* NULL: the buffer is no symmetric memory */
     uint32_t ready;         /* all ranks have mapped the buffers; the fields below are constant */
-    uint64_t id;            /* the same on all ranks: random, or LAYOUT_BOUNCE */
+    uint64_t id;            /* the same on all ranks, random */
     void *const *buffers;   /* by rank: addresses in this process */
 };
 

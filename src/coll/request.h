@@ -38,8 +38,8 @@ struct request {
     reduce_fn *reduce;      /* NULL: the collective copies */
     uint64_t signature;     /* signature.h; CUDA adds the algorithm to it */
     uint32_t parameter; /* hash of the scalar, the counts or the subset, and the root; 0: none */
-    /* Set if choice.zero_copy. With symmetric memory: the places of the operands in their
-     * allocations, and every rank's base addresses of these. */
+    /* Set if choice.zero_copy. Of operands in symmetric memory: their offsets in their allocations,
+     * and the base addresses of each allocation on all ranks. */
     struct layout_operands operands;
     void *const *send_buffers; /* NULL: offsets are addresses of this process */
     void *const *recv_buffers;
@@ -66,27 +66,31 @@ static inline const unsigned char *request_sent(const struct request *request, i
            (request->send_all ? (size_t)r * request->bytes : 0);
 }
 
-/* The place for the data from rank r, or for the result of the reduction. */
+/* Where the data from rank r goes, or the result of the reduction. */
 static inline unsigned char *request_received(const struct request *request, int r)
 {
     return (unsigned char *)request->recv + (request->recv_all ? (size_t)r * request->bytes : 0);
 }
 
-enum op_progress { OP_BUSY, OP_DONE };
+/* The bytes of an operand on one of `size` ranks, from its first to its last one, and the offset of
+ * the first one. 0: the rank does not have the operand, or it is empty. Defined in coll.c. */
+size_t request_span(const struct request *request, bool is_send, int rank, int size, size_t *first);
+
+enum step_progress { STEP_BUSY, STEP_DONE };
 
 /*
  * How an operation runs. start() takes the operation's number, records its start by
  * request_started() and publishes what it can; it does not wait. An operation that is refused is
- * not recorded. step() goes on as far as it can without a wait. It returns OP_BUSY, or OP_DONE with
- * the status in the state. `op` is the state, op_bytes of memory, not initialised.
+ * not recorded. step() goes on as far as it can without a wait. It returns STEP_BUSY, or STEP_DONE
+ * with the status in the state, which is state_bytes of memory, not initialised before start().
  *
  * run() calls start(), then steps and waits until the end. On CUDA it enqueues the operation, and
  * the other two are NULL.
  */
 struct algorithm {
-    size_t op_bytes;
-    enum tutti_status (*start)(void *group, struct request *request, void *op);
-    enum op_progress (*step)(void *group, struct request *request, void *op);
+    size_t state_bytes;
+    enum tutti_status (*start)(void *group, struct request *request, void *state);
+    enum step_progress (*step)(void *group, struct request *request, void *state);
     enum tutti_status (*run)(void *group, struct request *request, tutti_stream_t stream);
 };
 

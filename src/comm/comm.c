@@ -19,15 +19,13 @@
 #include "comm/comm_setup.h"
 #include "comm/options.h"
 #include "comm/work.h"
-#include "cuda/runtime/group.h"
-#include "cuda/runtime/table.h"
+#include "cuda/kernels/rows.h"
 #include "ipc/channel.h"
 #include "ipc/fork.h"
 #include "store/status_agree.h"
 #include "store/store.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,11 +100,12 @@ static enum tutti_status comm_alloc(const char *name, int rank, int world_size, 
     made->config.device = device;
     made->isa = reduce_isa_best();
     made->recorder.fd = -1;
-    made->host = cpu_group_create();
+    made->backend = comm_backend_of((enum tutti_device)device);
+    made->peers = made->backend->create();
     snprintf(made->name, sizeof made->name, "%s", name);
     list_add(made);
-    status = made->host ? recorder_open(&made->recorder, name, rank, world_size, device)
-                        : error_set(TUTTI_ERR_NO_MEMORY, "no memory for a communicator");
+    status = made->peers ? recorder_open(&made->recorder, name, rank, world_size, device)
+                         : error_set(TUTTI_ERR_NO_MEMORY, "no memory for a communicator");
     if (status == TUTTI_OK)
         status = work_pool_create(made, &made->works);
     if (status != TUTTI_OK) {
@@ -131,6 +130,7 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->timeout_ms = from->timeout_ms;
     made->timeout_source = from->timeout_source;
     made->programmatic = from->programmatic;
+    made->max_blocks = from->max_blocks;
     made->is_derived = true;
     const struct links links = comm_links_of(made);
     status = links_inherit(&links, &from->config, from->links, ranks);
@@ -209,128 +209,42 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     return TUTTI_OK;
 }
 
-/* The data that a rendezvous needs until its end. */
+/* The data that an assembly needs until its end. */
 struct workspace {
-    const struct comm_origin *origin; /* NULL: the ranks meet on a store */
-    struct channel *channel;          /* listens; NULL: this rank cannot, or the group has it */
-    char not_listening[512];          /* why */
-    char prefix[COMM_NAME_BYTES + 40];
+    const struct comm_assembly *how;
+    struct channel *channel; /* listens; NULL: this rank cannot, or the group has it */
+    char not_listening[512]; /* why */
+    struct meeting meeting;  /* where the ranks meet, or have met */
+    struct gather by_store;  /* if how->gather is NULL */
+    struct gather *gather;   /* before the ranks' arenas are open */
+    struct tutti_exchanger exchanger;
+    char prefix[COMM_NAME_BYTES + 40]; /* of its keys */
     struct channel_address addresses[TUTTI_MAX_RANKS];
     struct host_record own;
-    struct cuda_device device; /* CUDA only, as are the next two */
-    struct cuda_device devices[CUDA_RANKS];
-    struct cuda_table table;
+    void *setup;                  /* the back end's, behind the records */
+    void *rows;                   /* of a gather, behind that */
     struct host_record records[]; /* of all ranks */
 };
 
-/* Reads the current device and the tuning table, before the first use of the store, and makes this
- * rank's record. */
+/* Looks at the machine, before the first use of the store, and makes this rank's record. */
 static enum tutti_status record_make(const struct tutti_comm *comm, struct workspace *work)
 {
-    const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
+    const struct backend *backend = comm->backend;
+    struct backend_record part = {.table_hash = 0};
     struct channel_address address;
-    enum tutti_status status = cuda ? cuda_device_current(&work->device) : TUTTI_OK;
-    if (status == TUTTI_OK && cuda)
-        status = cuda_table_load(&work->table);
+    enum tutti_status status = TUTTI_OK;
+    if (backend->record_make)
+        status = backend->record_make(comm->config.overlapping, work->setup, &part);
     if (status != TUTTI_OK)
         return status;
-    if (work->origin)
+    if (work->how->parent)
         address = channel_address_own();
     else if (channel_listen(NULL, &work->channel, &address) != TUTTI_OK)
         snprintf(work->not_listening, sizeof work->not_listening, "%.*s",
                  (int)sizeof work->not_listening - 1, tutti_last_error());
-    return host_record_make(&comm->config, comm->world_size, &address, cuda ? &work->device : NULL,
-                            cuda ? &work->table : NULL, &work->own);
-}
-
-/* Kernels of several processes take turns of milliseconds on a device, so kernels that wait for
- * each other do not run there: a host thread stages all operations. So a forced algorithm, which
- * needs kernels, is declined. All ranks read the same records, so all ranks return the same. */
-static enum tutti_status sharing_check(const struct tutti_comm *comm,
-                                       const struct host_record *records)
-{
-    const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
-    int low, high;
-    if (algo == TUTTI_ALGO_NONE || algo == TUTTI_ALGO_HOST_STAGED ||
-        !host_processes_overlap(records, comm->world_size, &low, &high))
-        return TUTTI_OK;
-    return error_set(
-        TUTTI_ERR_DECLINED,
-        "algorithm %d (%s) is forced by the options or TUTTI_ALGO, but ranks %d and %d "
-        "are processes that share a device, %.63s, where a host thread stages all "
-        "operations: force none or host_staged, give each rank a device of its own, "
-        "or have ranks that share a device be threads of one process",
-        (int)algo, tutti_algo_name(algo), low, high, records[high].device.name);
-}
-
-/* Chooses the place of the arenas. Kernels of threads that share a device run at the same time;
- * those of processes do not: sharing_check(). */
-static enum cuda_place place_choose(const struct tutti_comm *comm,
-                                    const struct host_record *records, const char **why)
-{
-    const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
-    int low, high;
-    if (host_processes_overlap(records, comm->world_size, &low, &high)) {
-        *why = "processes share a device";
-        return CUDA_PLACE_PROXY;
-    }
-    *why = algo == TUTTI_ALGO_HOST_STAGED ? "asked for" : "ranks share a device";
-    if (algo == TUTTI_ALGO_HOST_STAGED ||
-        (algo == TUTTI_ALGO_NONE && host_devices_overlap(records, comm->world_size)))
-        return CUDA_PLACE_HOST;
-    return algo == TUTTI_ALGO_NONE ? CUDA_PLACE_FOUND : CUDA_PLACE_DEVICE;
-}
-
-/* `gather`: how the ranks exchange values; NULL: over the arenas of the hosts. */
-static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
-                                     const struct cpu_group_config *host, enum cuda_place place,
-                                     const char *why, const struct gather *gather, int64_t deadline)
-{
-    const struct gather by_hosts = {cpu_group_gather, comm->host, comm->rank, comm->world_size};
-    for (int r = 0; r < comm->world_size; r++)
-        work->devices[r] = work->records[r].device;
-    struct cuda_group_config config = {
-        .rank = comm->rank,
-        .size = comm->world_size,
-        .order = host->order,
-        .programmatic = comm->programmatic,
-        .default_timeout_ms = comm->timeout_ms,
-        .devices = work->devices,
-        .place = place,
-        .why = why,
-        .table = &work->table,
-        .rules = &comm->rules,
-        .ring = topology_ring_role(&comm->topology, comm->rank),
-        .host = comm->host,
-        .marked = comm->recorder.pattern != NULL,
-        .recorder_fd = comm->recorder.fd,
-        .gather = gather ? gather : &by_hosts,
-        .interrupt = host->interrupt,
-        .timeout_ms = deadline_timeout_ms(deadline),
-    };
-    enum tutti_status status = cuda_group_open(&config, &comm->cuda);
-    if (status != TUTTI_OK) {
-        interrupt_tell(host->interrupt, status);
-        cpu_group_close(comm->host);
-    } else if (cuda_group_is_staged(comm->cuda)) {
-        comm->rules.paths.all = comm->rules.paths.staged = true;
-        comm->rules.paths.ring &= place != CUDA_PLACE_PROXY; /* a host thread runs no kernels */
-    }
+    status = host_record_make(&comm->config, comm->world_size, &address, &work->own);
+    work->own.part = part;
     return status;
-}
-
-/* On CPU, ranks that are joined by links exchange data with their neighbours only. On CUDA all
- * ranks share their hosts' memory in any case. */
-static struct cpu_links links_make(const struct tutti_comm *comm, const int *order)
-{
-    const struct topology *topology = &comm->topology;
-    const bool sparse = !comm->rules.paths.all && comm->config.device == TUTTI_DEVICE_CPU;
-    struct cpu_links links = {.reach = topology->linked[comm->rank], .sparse = sparse};
-    if (!sparse)
-        links.reach = rank_set_all(TUTTI_MAX_RANKS);
-    if (comm->rules.paths.mesh)
-        topology_mesh_role(topology, order, comm->rank, &links.mesh);
-    return links;
 }
 
 /* Checks the algorithm that is forced for all calls. In a communicator made of another one's ranks,
@@ -349,128 +263,149 @@ static enum tutti_status forced_check(struct tutti_comm *comm)
     return TUTTI_OK;
 }
 
-static enum tutti_status agree_by_gather(void *gather, enum tutti_status mine, int64_t timeout_ms)
+/* Opens the ranks with arenas as the back end needs them. */
+static enum tutti_status ranks_open(struct tutti_comm *comm, struct workspace *work,
+                                    const struct backend_arenas *arenas)
 {
-    return status_agree(gather, mine, timeout_ms);
-}
-
-static enum tutti_status agree_by_origin(void *context, enum tutti_status mine, int64_t timeout_ms)
-{
-    const struct comm_origin *origin = context;
-    (void)timeout_ms; /* the time-out of the parent applies */
-    return origin->exchange(origin->context, mine, NULL, NULL);
-}
-
-static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *work,
-                                     const struct interrupt *interrupt, struct gather *gather,
-                                     int64_t deadline)
-{
-    const struct host_record *records = work->records;
-    const int rank = comm->rank, size = comm->world_size;
-    const struct comm_origin *origin = work->origin;
-    host_addresses(records, size, work->addresses);
-    int order[TUTTI_MAX_RANKS];
-    for (int leaf = 0; leaf < comm->world_size; leaf++)
-        order[leaf] = comm->config.leaf_order[leaf];
-    const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
-    choice_paths_make(&comm->topology, order, cuda, &comm->rules.paths);
-    enum tutti_status status = forced_check(comm);
-    if (status == TUTTI_OK)
-        status = host_channels_check(records, rank, size, work->not_listening);
-    if (status == TUTTI_OK && cuda)
-        status = sharing_check(comm, work->records);
-    if (status != TUTTI_OK)
-        return status;
-    comm->rules.topology = comm->topology.kind;
-    comm->rules.forced = (enum tutti_algo)comm->config.algo;
-    comm->rules.strict = comm->config.strict;
-    comm->rules.buffer_size = (size_t)comm->config.buffer_size;
-    const char *why = NULL;
-    enum cuda_place place = cuda ? place_choose(comm, work->records, &why) : CUDA_PLACE_FOUND;
-    const bool idle = cuda && place != CUDA_PLACE_PROXY;
-    const struct cpu_links links = links_make(comm, order);
-    struct cpu_group_config config = {
+    const struct comm_assembly *how = work->how;
+    const struct peers_config config = {
         .rank = comm->rank,
         .size = comm->world_size,
-        .order = order,
-        .links = &links,
-        .rules = cuda ? &choice_rules_free : &comm->rules,
-        .arena_bytes = idle ? 0 : (size_t)comm->config.arena_bytes,
-        .remote = host_remote_ranks(records, rank, size),
+        .arenas = arenas,
+        .remote = host_remote_ranks(work->records, comm->rank, comm->world_size),
         .shared = comm->shared,
         .channel = &work->channel,
-        .connected = origin != NULL,
+        .connected = how->parent != NULL,
         .addresses = work->addresses,
         .oversubscribed = comm->crowded,
-        .idle = idle,
         .nonce = comm->nonce,
-        .isa = comm->isa,
-        .agree = origin ? agree_by_origin : agree_by_gather,
-        .agree_context = origin ? (void *)(uintptr_t)origin : gather,
-        .interrupt = interrupt,
-        .timeout_ms = deadline_timeout_ms(deadline),
+        .gather = work->gather,
+        .interrupt = how->interrupt,
+        .timeout_ms = deadline_timeout_ms(how->deadline),
         .record = comm->recorder.page,
         .on_failure = comm_dump_failure,
         .context = comm,
     };
-    status = cpu_group_open(&config, comm->host);
-    cpu_group_set_progress(comm->host, comm->progress, comm->progress_context);
-    if (status == TUTTI_OK && cuda)
-        status = device_open(comm, work, &config, place, why, gather, deadline);
-    comm->backend = cuda ? &cuda_backend : &cpu_backend;
-    comm->group = cuda ? (void *)comm->cuda : comm->host;
+    return peers_open(&config, comm->peers);
+}
+
+/* What the communicator's links and settings allow; the same on all ranks. */
+static enum tutti_status rules_make(struct tutti_comm *comm)
+{
+    choice_paths_make(&comm->topology, comm->config.leaf_order, comm->backend->enqueues,
+                      &comm->rules.paths);
+    const enum tutti_status status = forced_check(comm);
+    comm->rules.topology = comm->topology.kind;
+    comm->rules.forced = (enum tutti_algo)comm->config.algo;
+    comm->rules.kernel = *comm->config.kernel ? 1 + (int)cuda_kernel_find(comm->config.kernel) : 0;
+    comm->rules.strict = comm->config.strict;
+    comm->rules.buffer_size = (size_t)comm->config.buffer_size;
     return status;
 }
 
-/* Reads the records of all ranks into the communicator. */
-static void records_take(struct tutti_comm *comm, struct workspace *work)
+/* The ranks of a parent exchange over their own arenas, once these are open. */
+static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *work)
 {
-    const struct tutti_comm *parent = work->origin ? work->origin->parent : NULL;
-    const int size = comm->world_size;
-    host_records_take(work->records, &work->own, comm->rank, size);
-    comm->cores = host_cores(work->records, size);
-    comm->crowded = size > comm->cores || (parent && parent->crowded);
-    comm->shared = parent ? parent->shared : host_processes_shared(work->records, size);
-    comm->table_hash = work->own.table_hash;
+    const struct comm_assembly *how = work->how;
+    const int rank = comm->rank, size = comm->world_size;
+    struct gather by_peers = {.run = peers_gather,
+                              .context = comm->peers,
+                              .rank = rank,
+                              .size = size,
+                              .rows = work->rows};
+    const struct backend_record *parts[TUTTI_MAX_RANKS];
+    int processes[TUTTI_MAX_RANKS];
+    struct backend_arenas arenas = {.reach = rank_set_all(TUTTI_MAX_RANKS)};
+    host_addresses(work->records, size, work->addresses);
+    host_parts(work->records, size, parts);
+    host_processes(work->records, size, processes);
+    struct backend_opening opening = {
+        .peers = comm->peers,
+        .rank = rank,
+        .size = size,
+        .order = comm->config.leaf_order,
+        .topology = &comm->topology,
+        .rules = &comm->rules,
+        .setup = work->setup,
+        .records = parts,
+        .processes = processes,
+        .arena_bytes = (size_t)comm->config.arena_bytes,
+        .oversubscribed = comm->crowded,
+        .isa = comm->isa,
+        .programmatic = comm->programmatic,
+        .max_blocks = comm->max_blocks,
+        .default_timeout_ms = comm->timeout_ms,
+        .marked = comm->recorder.pattern != NULL,
+        .recorder_fd = comm->recorder.fd,
+        .gather = how->parent ? &by_peers : work->gather,
+        .interrupt = how->interrupt,
+    };
+    enum tutti_status status = rules_make(comm);
+    if (status == TUTTI_OK)
+        status = host_channels_check(work->records, rank, size, work->not_listening);
+    if (status == TUTTI_OK)
+        status = comm->backend->prepare(&opening, &arenas);
+    if (status == TUTTI_OK)
+        status = ranks_open(comm, work, &arenas);
+    if (status != TUTTI_OK)
+        return status;
+    opening.timeout_ms = deadline_timeout_ms(how->deadline);
+    status = comm->backend->open(&opening, &comm->group);
+    peers_set_progress(comm->peers, comm->progress, comm->progress_context);
+    if (status != TUTTI_OK) {
+        interrupt_tell(how->interrupt, status);
+        peers_close(comm->peers);
+    }
+    return status;
 }
 
-/* Meets the others and gets their records. Ranks that have agreed on a meeting need no other
- * meeting. */
-static enum tutti_status records_get(struct tutti_comm *comm, struct workspace *work,
-                                     struct tutti_exchanger *exchanger, bool agreed,
-                                     struct meeting *meeting, int64_t deadline)
+/* Meets the others, unless the ranks have agreed on a meeting, and gets their records. */
+static enum tutti_status records_get(struct tutti_comm *comm, struct workspace *work)
 {
+    const struct comm_assembly *how = work->how;
+    const int64_t timeout_ms = deadline_timeout_ms(how->deadline);
     const struct meet_call call = {
-        .store = exchanger->store,
+        .store = how->store,
         .name = comm->name,
         .rank = comm->rank,
         .size = comm->world_size,
-        .timeout_ms = deadline_timeout_ms(deadline),
+        .timeout_ms = timeout_ms,
         .record = &work->own,
         .record_bytes = sizeof work->own,
         .records = work->records,
     };
-    enum tutti_status status = agreed ? TUTTI_OK : meet(&call, meeting);
+    enum tutti_status status = how->agreed ? TUTTI_OK : meet(&call, &work->meeting);
     snprintf(work->prefix, sizeof work->prefix, "tutti/%s/%" PRId64, comm->name,
-             meeting->generation);
-    exchanger->prefix = work->prefix;
-    if (agreed)
-        status = tutti_exchanger_all_gather(exchanger, call.record, call.record_bytes,
-                                            work->records, call.timeout_ms);
-    if (status != TUTTI_OK)
-        return status;
-    records_take(comm, work);
-    for (int r = 0; r < comm->world_size && comm->setup; r++)
+             work->meeting.generation);
+    if (how->agreed)
+        status = gather_agree(work->gather, TUTTI_OK, &work->own, sizeof work->own, timeout_ms);
+    for (int r = 0; r < comm->world_size && how->agreed && status == TUTTI_OK; r++)
+        gather_value(work->gather, r, &work->records[r], sizeof work->own);
+    return status;
+}
+
+/* The ranks have met. Compares their records. */
+static enum tutti_status records_take(struct tutti_comm *comm, struct workspace *work)
+{
+    const struct tutti_comm *parent = work->how->parent;
+    const int size = comm->world_size;
+    int processes[TUTTI_MAX_RANKS];
+    work->records[comm->rank] = work->own;
+    comm->cores = host_cores(work->records, size);
+    comm->crowded = size > comm->cores || (parent && parent->crowded);
+    comm->shared = parent ? parent->shared : host_processes(work->records, size, processes);
+    comm->table_hash = work->own.part.table_hash;
+    for (int r = 0; r < size && comm->setup; r++)
         comm->setup->processes[r] = work->records[r].identity.address.process;
-    comm->generation = meeting->generation;
-    memcpy(comm->nonce, meeting->nonce, sizeof comm->nonce);
-    return TUTTI_OK;
+    comm->generation = work->meeting.generation;
+    memcpy(comm->nonce, work->meeting.nonce, sizeof comm->nonce);
+    return comm_records_check(comm, work->records);
 }
 
 static void ready_set(struct tutti_comm *comm)
 {
-    channel_settle(cpu_group_ranks(comm->host)->channel);
-    invariant(!comm->ready && comm->declined == TUTTI_OK && comm->backend && comm->group);
+    channel_settle(peers_ranks(comm->peers)->channel);
+    invariant(!comm->ready && comm->declined == TUTTI_OK && comm->group);
     comm->ready = true;
     POINT("comm.ready");
     comm_record_meeting(comm);
@@ -479,49 +414,31 @@ static void ready_set(struct tutti_comm *comm)
               comm->generation, comm->world_size, comm->cores, comm->isa->name);
 }
 
-static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, tutti_store_t *store,
-                              const struct meeting *agreed, const struct interrupt *interrupt,
-                              int64_t deadline)
-{
-    struct meeting meeting = agreed ? *agreed : (struct meeting){0};
-    struct tutti_exchanger exchanger = {
-        .struct_size = sizeof exchanger,
-        .store = store,
-        .rank = comm->rank,
-        .size = comm->world_size,
-    };
-    struct gather gather = gather_by_store(&exchanger);
-    const struct links links = comm_links_of(comm);
-    enum tutti_status status =
-        records_get(comm, work, &exchanger, agreed != NULL, &meeting, deadline);
-    const bool has_met = status == TUTTI_OK && !agreed;
-    if (status == TUTTI_OK)
-        status = host_records_compare(work->records, comm->rank, comm->world_size);
-    if (status == TUTTI_OK)
-        status = links_agree(&links, work->records, &exchanger, deadline);
-    if (status == TUTTI_OK)
-        status = groups_open(comm, work, interrupt, &gather, deadline);
-    if (status == TUTTI_OK) {
-        ready_set(comm);
-        exchanger_end(&exchanger, deadline);
-    }
-    if (!has_met)
-        return status;
-    char text[sizeof comm->reason];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
-    meet_end(store, comm->name, comm->rank, comm->nonce, status == TUTTI_OK);
-    return status == TUTTI_OK ? status : error_set(status, "%s", text);
-}
+static_assert(BACKEND_VALUE_BYTES <= sizeof(struct host_record), "a row has room for a value");
 
 static enum tutti_status workspace_create(const struct tutti_comm *comm,
-                                          const struct comm_origin *origin, struct workspace **work)
+                                          const struct comm_assembly *how, struct workspace **work)
 {
-    size_t bytes = sizeof **work + (size_t)comm->world_size * sizeof(struct host_record);
+    const size_t size = (size_t)comm->world_size;
+    const size_t setup = sizeof **work + size * sizeof(struct host_record);
+    const size_t rows = (setup + comm->backend->setup_bytes + 7) / 8 * 8;
+    const size_t bytes = rows + size * (sizeof(struct status_report) + sizeof(struct host_record));
     *work = malloc(bytes);
     if (!*work)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
-    (*work)->channel = NULL;
-    (*work)->origin = origin;
+    memset(*work, 0, sizeof **work);
+    (*work)->how = how;
+    (*work)->setup = (char *)*work + setup;
+    (*work)->rows = (char *)*work + rows;
+    (*work)->exchanger = (struct tutti_exchanger){.struct_size = sizeof(struct tutti_exchanger),
+                                                  .store = how->store,
+                                                  .prefix = (*work)->prefix,
+                                                  .rank = comm->rank,
+                                                  .size = comm->world_size};
+    (*work)->by_store = gather_by_store(&(*work)->exchanger, (*work)->rows);
+    (*work)->gather = how->gather ? how->gather : &(*work)->by_store;
+    if (how->agreed)
+        (*work)->meeting = *how->agreed;
     return record_make(comm, *work);
 }
 
@@ -532,57 +449,57 @@ static void workspace_destroy(struct workspace *work)
     free(work);
 }
 
-/* Puts a communicator together. Collective. Uses this view of the store under the generation of
- * `meeting`; NULL: the ranks meet first. The interrupt ends waits without the store. */
-static enum tutti_status assemble(struct tutti_comm *comm, tutti_store_t *store,
-                                  const struct meeting *meeting, const struct interrupt *interrupt,
-                                  int64_t deadline)
-{
-    struct workspace *work;
-    enum tutti_status status = workspace_create(comm, NULL, &work);
-    if (status == TUTTI_OK)
-        status = join(comm, work, store, meeting, interrupt, deadline);
-    workspace_destroy(work);
-    return status;
-}
-
 /* Makes the channel to the members in other processes over the parent's connections. */
-static enum tutti_status channel_inherit(struct tutti_comm *comm, struct workspace *work)
+static enum tutti_status channel_inherit(const struct tutti_comm *comm, struct workspace *work)
 {
-    const struct comm_origin *origin = work->origin;
-    const struct cpu_ranks *ranks = cpu_group_ranks(origin->parent->host);
+    const struct comm_assembly *how = work->how;
+    const struct peers_ranks *ranks = peers_ranks(how->parent->peers);
     struct channel_config config = {
-        .rank = comm->rank, .size = comm->world_size, .interrupt = origin->interrupt};
+        .rank = comm->rank, .size = comm->world_size, .interrupt = how->interrupt};
     for (int r = 0; r < comm->world_size; r++)
-        if (rank_set_has(ranks->remote, origin->ranks[r]))
+        if (rank_set_has(ranks->remote, how->gather->members[r]))
             rank_set_add(&config.peers, r);
-    memcpy(config.nonce, comm->nonce, sizeof config.nonce);
+    memcpy(config.nonce, how->agreed->nonce, sizeof config.nonce);
     return rank_set_empty(config.peers)
                ? TUTTI_OK
-               : channel_split(ranks->channel, origin->ranks, &config, &work->channel);
+               : channel_split(ranks->channel, how->gather->members, &config, &work->channel);
 }
 
-enum tutti_status comm_assemble_split(struct tutti_comm *comm, const struct comm_origin *origin)
+/* Deletes what the meeting has left in the store. */
+static void store_leave(const struct tutti_comm *comm, const struct workspace *work,
+                        enum tutti_status status)
+{
+    const struct comm_assembly *how = work->how;
+    const struct status_report why = status_report_make(status, comm->rank);
+    if (status == TUTTI_OK)
+        exchanger_end(&work->exchanger, how->deadline);
+    if (!how->agreed)
+        meet_end(how->store, comm->name, comm->rank, comm->nonce, status == TUTTI_OK);
+    if (status != TUTTI_OK)
+        status_report_error(&why, comm->rank);
+}
+
+enum tutti_status comm_assemble(struct tutti_comm *comm, const struct comm_assembly *how)
 {
     struct workspace *work;
     const struct links links = comm_links_of(comm);
-    comm->generation = origin->generation;
-    memcpy(comm->nonce, origin->nonce, sizeof comm->nonce);
-    enum tutti_status status = workspace_create(comm, origin, &work);
-    if (status == TUTTI_OK)
+    enum tutti_status status = workspace_create(comm, how, &work);
+    if (status == TUTTI_OK && how->parent)
         status = channel_inherit(comm, work);
     if (status == TUTTI_OK)
-        status = origin->exchange(origin->context, TUTTI_OK, &work->own, work->records);
-    if (status == TUTTI_OK) {
-        records_take(comm, work);
-        status = host_records_compare(work->records, comm->rank, comm->world_size);
-    }
+        status = records_get(comm, work);
+    const bool has_met = status == TUTTI_OK;
     if (status == TUTTI_OK)
-        status = links_agree(&links, work->records, NULL, origin->deadline);
+        status = records_take(comm, work);
     if (status == TUTTI_OK)
-        status = groups_open(comm, work, origin->interrupt, NULL, origin->deadline);
+        status = links_agree(&links, work->records, how->parent ? NULL : &work->exchanger,
+                             how->deadline);
+    if (status == TUTTI_OK)
+        status = group_open(comm, work);
     if (status == TUTTI_OK)
         ready_set(comm);
+    if (has_met && how->store)
+        store_leave(comm, work, status);
     workspace_destroy(work);
     return status;
 }
@@ -591,8 +508,18 @@ enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agr
                                        int which)
 {
     struct tutti_store store = store_bounded(agree->store, agree->deadline, &agree->interrupt);
-    return assemble(comm, &store, &agree->decision.meetings[which], &agree->interrupt,
-                    agree->deadline);
+    const struct comm_assembly how = {.store = &store,
+                                      .agreed = &agree->decision.meetings[which],
+                                      .interrupt = &agree->interrupt,
+                                      .deadline = agree->deadline};
+    char prefix[AGREE_KEY_BYTES]; /* communicators of other agreements may have this name */
+    agree_key_make(agree, "meeting", which, prefix);
+    enum tutti_status status = store_prefix_add(&store, prefix);
+    if (status != TUTTI_OK)
+        return status;
+    status = comm_assemble(comm, &how);
+    free(store.prefix);
+    return status;
 }
 
 static enum tutti_status rendezvous(struct tutti_comm *comm)
@@ -601,7 +528,9 @@ static enum tutti_status rendezvous(struct tutti_comm *comm)
     struct comm_setup setup;
     comm_setup_begin(&setup, comm);
     struct tutti_store store = store_bounded(comm->store, deadline, &setup.interrupt);
-    return comm_setup_end(&setup, assemble(comm, &store, NULL, &setup.interrupt, deadline));
+    const struct comm_assembly how = {
+        .store = &store, .interrupt = &setup.interrupt, .deadline = deadline};
+    return comm_setup_end(&setup, comm_assemble(comm, &how));
 }
 
 enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
@@ -661,20 +590,22 @@ enum tutti_status tutti_comm_destroy(tutti_comm_t *comm)
         return status;
     /* A child of fork() has neither arenas nor descriptors, only a copy of the handle. */
     if (is_copy) {
-        cuda_group_forget(comm->cuda);
+        if (comm->group && comm->backend->forget)
+            comm->backend->forget(comm->group);
         work_pool_forget(comm->works);
         recorder_forget(&comm->recorder);
     } else {
         work_pool_suspend(comm->works);
         if (comm->ready && comm->backend->close)
             comm->backend->close(comm->group, &fault);
-        cpu_group_close(comm->host);
+        peers_close(comm->peers);
         work_pool_end(comm->works, &fault);
     }
     recorder_close(&comm->recorder);
     list_remove(comm);
+    free(comm->lists);
     free(comm->links);
-    cpu_group_free(comm->host);
+    peers_free(comm->peers);
     free(comm);
     return TUTTI_OK;
 }
@@ -684,7 +615,7 @@ void tutti_comm_abort(tutti_comm_t *comm)
     if (!comm || fork_detected(comm->epoch))
         return;
     order_fetch_add_u32(&comm->aborts, 1);
-    cpu_group_abort(comm->host);
+    peers_abort(comm->peers);
 }
 
 enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault)

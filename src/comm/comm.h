@@ -8,9 +8,8 @@
 #include "bootstrap/config.h"
 #include "coll/backend.h"
 #include "coll/coll.h"
-#include "cpu/calls.h"
-#include "cpu/group.h"
 #include "cpu/reduce/reduce.h"
+#include "peers/peers.h"
 #include "record/recorder.h"
 #include "topology/topology_file.h"
 #include "tutti/tutti.h"
@@ -18,9 +17,11 @@
 struct agree;
 struct call_slot;
 struct comm_setup;
-struct cuda_group;
+struct gather;
+struct host_record;
 struct interrupt;
 struct meeting;
+struct pg_lists;
 struct work_pool;
 
 /* options->name has up to RECORD_NAME_BYTES. The names of plain communicators also have a
@@ -34,20 +35,20 @@ enum { COMM_HELD = 1 };
 enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
 
 struct tutti_comm {
-    const struct backend *backend; /* of the device; NULL before the ranks have met */
-    void *group;                   /* the back end's: `cuda`, else `host` */
-    struct cpu_group *host; /* the ranks' faults, aborts and exits; on CPU also the operations */
-    uint32_t busy;          /* thread_number() of the caller inside, or COMM_HELD; 0: none */
-    uint32_t grouping;      /* a caller makes a group of some of its ranks: pg/members.c */
-    uint32_t alone;         /* a caller is between comm_enter_alone() and comm_leave_alone() */
-    uint32_t finalized;     /* tutti_comm_finalize() was called: `busy` is never given back */
-    uint32_t epoch;         /* of the process that created it: ipc/fork.h */
+    const struct backend *backend; /* of the device */
+    void *group;                   /* the back end's; NULL before the ranks have met */
+    struct peers *peers;           /* the ranks: faults, aborts, exits */
+    uint32_t busy;                 /* thread_number() of the caller inside, or COMM_HELD; 0: none */
+    uint32_t grouping;             /* a caller makes a process group of some ranks: members.c */
+    uint32_t alone;     /* a caller is between comm_enter_alone() and comm_leave_alone() */
+    uint32_t finalized; /* tutti_comm_finalize() was called: `busy` is never given back */
+    uint32_t epoch;     /* of the process that created it: ipc/fork.h */
     struct recorder recorder;
-    struct cuda_group *cuda;        /* NULL on CPU */
     bool ready;                     /* the rendezvous has succeeded */
     int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
     void *progress_context;
     enum tutti_programmatic programmatic; /* launches: CUDA only */
+    int max_blocks;                       /* of a kernel: CUDA only; 0: no limit */
     bool unfinished;                      /* the last operation has failed on this rank */
     bool is_derived; /* made of ranks of another communicator: ignores a forced algorithm that their
                       * links do not allow */
@@ -67,7 +68,7 @@ struct tutti_comm {
     char reason[512];
     char name[COMM_NAME_BYTES];
     int64_t generation;
-    uint64_t table_hash;      /* of CUDA's tuning table; 0: there is none */
+    uint64_t table_hash;      /* struct backend_record's */
     uint8_t nonce[16];        /* of its meeting: no other communicator has it */
     uint32_t aborts;          /* calls of tutti_comm_abort() */
     int cores;                /* number of cores on which the ranks may run, in all */
@@ -81,10 +82,9 @@ struct tutti_comm {
     struct tutti_comm *next;  /* in the process's list, for the count of calls */
     /* A group of calls, api/call_set.c: */
     uint64_t set; /* the address of the set that holds `busy`; 0: none. Other threads may read it */
-    struct tutti_comm *beside; /* the next one that the set holds */
-    struct cpu_chains chains;  /* used by the holder of `busy`, like the messages to this rank
-                                * itself that have no partner yet: */
-    struct call_slot *own, *own_last;
+    struct tutti_comm *beside;        /* the next one that the set holds */
+    struct call_slot *own, *own_last; /* messages to this rank itself that have no partner yet */
+    struct pg_lists *lists;           /* used by the caller that `grouping` names */
 };
 
 /*
@@ -107,25 +107,25 @@ enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int 
 enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
                                        int which);
 
-/* The parent of a split communicator, and how the ranks exchange values. */
-struct comm_origin {
-    const struct tutti_comm *parent;
-    const int *ranks; /* ranks[r] is the parent's rank that is rank r of the new one */
-    int64_t generation;
-    uint8_t nonce[16];
-    /* Collective among all ranks of the parent. Tells them this rank's status, with the last error,
-     * and gathers the members' values; NULL: no value. Returns the status of the first rank that
-     * failed; then all ranks stop here. */
-    enum tutti_status (*exchange)(void *context, enum tutti_status mine, const void *value,
-                                  void *values);
-    void *context;
-    const struct interrupt *interrupt; /* of waits outside of exchange() */
-    int64_t deadline;                  /* of these waits */
+/* How the ranks of a communicator come together: over a store, or split from a parent. */
+struct comm_assembly {
+    tutti_store_t *store;              /* NULL: they have a parent */
+    const struct meeting *agreed;      /* on which they have agreed; NULL: they meet on the store */
+    const struct tutti_comm *parent;   /* whose connections they use */
+    struct gather *gather;             /* of all ranks of the parent, with members */
+    const struct interrupt *interrupt; /* of waits outside of `gather`, and outside of `store` */
+    int64_t deadline;
 };
-/* Collective: puts a communicator together. Its ranks exchange a struct host_record, then once only
- * their status, or twice if comm->shared holds for the parent. The hosts of devices then exchange
- * over their own arenas. After a failure outside of exchange() the caller exchanges the failure. */
-enum tutti_status comm_assemble_split(struct tutti_comm *comm, const struct comm_origin *origin);
+/* Collective: puts a communicator together. With a parent there are an agreement with a struct
+ * host_record, then one without values, or two if comm->shared holds for the parent; hosts of
+ * devices then agree over their own arenas. After a failure of this rank alone, gather->failed is
+ * false, and the caller tells the other ranks. */
+enum tutti_status comm_assemble(struct tutti_comm *comm, const struct comm_assembly *how);
+
+/* hosts.c: compares the records of all ranks, which must run on one host. Returns what
+ * host_records_compare() and the back end's records_compare() do, DECLINED. */
+enum tutti_status comm_records_check(const struct tutti_comm *comm,
+                                     const struct host_record *records);
 
 /* Counts a call that was refused before it could use a communicator. */
 void comm_count_refused(void);

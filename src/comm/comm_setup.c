@@ -3,7 +3,6 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "base/order.h"
 #include "base/wait.h"
 #include "bootstrap/meet_internal.h"
 #include "ipc/channel.h"
@@ -26,7 +25,7 @@ enum {
 static enum tutti_status check_abort(void *context)
 {
     const struct comm_setup *self = context;
-    return cpu_group_is_aborted(self->comm->host)
+    return peers_are_aborted(self->comm->peers)
                ? error_set(TUTTI_ERR_ABORTED, "aborted while the ranks met")
                : TUTTI_OK;
 }
@@ -100,7 +99,7 @@ static enum tutti_status ask_pointless(void *context)
 {
     const struct comm_setup *self = context;
     const struct tutti_comm *comm = self->comm;
-    const struct cpu_ranks *ranks = cpu_group_ranks(comm->host);
+    const struct peers_ranks *ranks = peers_ranks(comm->peers);
     enum tutti_status status = check_exits(self);
     int r = ranks->channel ? rank_set_next(ranks->remote, -1) : -1;
     while (r >= 0 && channel_peer_alive(ranks->channel, r))

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/order.h"
 #include "comm/comm.h"
-#include "cuda/runtime/group.h"
 
 static const char call[] = "tutti_comm_finalize";
 

@@ -4,9 +4,12 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "cuda/runtime/group.h"
+#include "cpu/group.h"
+#include "cuda/kernels/rows.h"
 
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,11 +22,17 @@ bool comm_is_enabled(void)
     return env_bool("TUTTI_DISABLE", &disabled) == TUTTI_OK && !disabled;
 }
 
+const struct backend *comm_backend_of(enum tutti_device device)
+{
+    return device == TUTTI_DEVICE_CUDA ? &cuda_backend : &cpu_backend;
+}
+
 struct links comm_links_of(struct tutti_comm *comm)
 {
     return (struct links){
         .rank = comm->rank,
         .world_size = comm->world_size,
+        .backend = comm->backend,
         .config = &comm->config,
         .file = &comm->links,
         .topology = &comm->topology,
@@ -47,10 +56,11 @@ enum tutti_status comm_leaf_order_read(const int *order, int size, int32_t *leaf
 
 /* Checks a forced algorithm before the links are known; `variable` as in options.h. */
 static enum tutti_status algo_check(const char *variable, enum tutti_algo algo,
-                                    enum tutti_device device, int world_size)
+                                    const struct tutti_comm *comm)
 {
+    const int world_size = comm->world_size;
     char text[OPTIONS_ALGO_BYTES];
-    enum tutti_status status = options_algo_check(variable, algo, device == TUTTI_DEVICE_CUDA);
+    enum tutti_status status = options_algo_check(variable, algo, comm->backend->enqueues);
     if (status != TUTTI_OK || algo != TUTTI_ALGO_HYBRID_CUBE_MESH ||
         world_size == TOPOLOGY_MESH_RANKS)
         return status;
@@ -66,18 +76,41 @@ static enum tutti_status launches_read(struct tutti_comm *comm)
     static const char variable[] = "TUTTI_PROGRAMMATIC_LAUNCH";
     const char *text = getenv(variable);
     bool on = false;
+    int64_t max_blocks = 0;
     enum tutti_status status = env_bool(variable, &on);
     if (text && *text)
         comm->programmatic = on ? TUTTI_PROGRAMMATIC_ON : TUTTI_PROGRAMMATIC_OFF;
+    if (status == TUTTI_OK)
+        status = env_int64("TUTTI_MAX_BLOCKS", &max_blocks);
+    if (status == TUTTI_OK && (max_blocks < 0 || max_blocks > INT_MAX))
+        status = error_set(TUTTI_ERR_INVALID,
+                           "TUTTI_MAX_BLOCKS=%" PRId64 ": expected 1 or more, or 0 for no limit",
+                           max_blocks);
+    comm->max_blocks = (int)max_blocks;
+    return status;
+}
+
+/* Reads the forced algorithm of all-reduces. The name of one of CUDA's kernels for these stands for
+ * its algorithm, too. */
+static enum tutti_status algo_read(enum tutti_device device, struct comm_config *config)
+{
+    const char *name = device == TUTTI_DEVICE_CUDA ? getenv("TUTTI_ALGO") : NULL;
+    const enum cuda_kernel kernel = name ? cuda_kernel_find(name) : CUDA_KERNELS;
+    const bool found = kernel != CUDA_KERNELS &&
+                       cuda_kernel_rows[kernel].collectives >> TUTTI_COLLECTIVE_ALL_REDUCE & 1;
+    enum tutti_algo algo = found ? cuda_kernel_rows[kernel].algo : TUTTI_ALGO_NONE;
+    const enum tutti_status status = found ? TUTTI_OK : env_algo("TUTTI_ALGO", &algo);
+    config->algo = (int32_t)algo;
+    snprintf(config->kernel, sizeof config->kernel, "%s",
+             found ? cuda_kernel_rows[kernel].name : "");
     return status;
 }
 
 /* Reads the environment, else takes defaults. */
-static enum tutti_status environment_read(struct tutti_comm *comm)
+static enum tutti_status environment_read(struct tutti_comm *comm, enum tutti_device device)
 {
     size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE, arena_bytes = LAYOUT_MOST_ARENA;
     bool strict = false, overlapping = false;
-    enum tutti_algo algo = TUTTI_ALGO_NONE;
     comm->timeout_ms = DEFAULT_TIMEOUT_MS;
     enum tutti_status status = env_bytes("TUTTI_BUFFER_SIZE", &buffer_size);
     if (status == TUTTI_OK)
@@ -85,7 +118,7 @@ static enum tutti_status environment_read(struct tutti_comm *comm)
     if (status == TUTTI_OK)
         status = env_bool("TUTTI_STRICT", &strict);
     if (status == TUTTI_OK)
-        status = env_algo("TUTTI_ALGO", &algo);
+        status = algo_read(device, &comm->config);
     if (status == TUTTI_OK)
         status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
     if (status == TUTTI_OK)
@@ -99,7 +132,6 @@ static enum tutti_status environment_read(struct tutti_comm *comm)
     comm->config.buffer_size = buffer_size;
     comm->config.arena_bytes = arena_bytes;
     comm->config.strict = strict;
-    comm->config.algo = (int32_t)algo;
     comm->config.overlapping = overlapping;
     return status;
 }
@@ -125,6 +157,8 @@ enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
     }
     if (options->programmatic_launch != TUTTI_PROGRAMMATIC_AUTO)
         comm->programmatic = options->programmatic_launch;
+    if (options->max_blocks)
+        comm->max_blocks = options->max_blocks;
     config->leaf_order_given = options->leaf_order != NULL;
     enum tutti_status status =
         comm_leaf_order_read(options->leaf_order, comm->world_size, config->leaf_order);
@@ -135,7 +169,8 @@ enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
                            config->arena_bytes, least, comm->world_size);
     if (status == TUTTI_OK && options->algo != TUTTI_ALGO_NONE) {
         config->algo = (int32_t)options->algo;
-        status = algo_check(NULL, options->algo, options->device, comm->world_size);
+        *config->kernel = 0;
+        status = algo_check(NULL, options->algo, comm);
     }
     return status;
 }
@@ -143,7 +178,7 @@ enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
 enum tutti_status comm_config_read(const struct tutti_comm_options *options,
                                    struct tutti_comm *comm)
 {
-    enum tutti_status status = environment_read(comm);
+    enum tutti_status status = environment_read(comm, options->device);
     if (status != TUTTI_OK)
         return status;
     const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
@@ -151,7 +186,7 @@ enum tutti_status comm_config_read(const struct tutti_comm_options *options,
     if (status == TUTTI_OK && comm->config.buffer_size == 0)
         status = error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
     if (status == TUTTI_OK && options->algo == TUTTI_ALGO_NONE)
-        status = algo_check("TUTTI_ALGO", algo, options->device, comm->world_size);
+        status = algo_check("TUTTI_ALGO", algo, comm);
     if (status != TUTTI_OK)
         return status;
     const struct links links = comm_links_of(comm);
@@ -169,11 +204,12 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
         return error_set(TUTTI_ERR_INVALID,
                          "device %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
                          (int)options->device);
-    if (options->device == TUTTI_DEVICE_CPU && options->programmatic_launch)
+    const bool enqueues = comm_backend_of(options->device)->enqueues;
+    if (!enqueues && options->programmatic_launch)
         return error_set(TUTTI_ERR_INVALID,
                          "programmatic_launch is for CUDA communicators: leave it 0 on a CPU "
                          "communicator");
-    if (options->device == TUTTI_DEVICE_CUDA && options->arena_bytes)
+    if (enqueues && options->arena_bytes)
         return error_set(TUTTI_ERR_INVALID,
                          "arena_bytes is for CPU communicators: leave it 0 on a CUDA communicator");
     if ((unsigned)options->programmatic_launch > TUTTI_PROGRAMMATIC_OFF)
@@ -181,6 +217,9 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
                          "programmatic_launch %d: expected TUTTI_PROGRAMMATIC_AUTO (0), ON (1) or "
                          "OFF (2)",
                          (int)options->programmatic_launch);
+    if (options->max_blocks < 0)
+        return error_set(TUTTI_ERR_INVALID, "max_blocks %d: expected 1 or more, or 0 for no limit",
+                         options->max_blocks);
     if ((unsigned)options->strict > TUTTI_STRICT_ON)
         return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
                          (int)options->strict);
@@ -191,16 +230,13 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
     return TUTTI_OK;
 }
 
-/* Checks hardware and world size, before the first use of the store. */
 enum tutti_status comm_host_check(enum tutti_device device, int world_size)
 {
+    const struct backend *backend = comm_backend_of(device);
     if (!comm_is_enabled())
         return error_set(TUTTI_ERR_DECLINED, "TUTTI_DISABLE is set: unset it or set it to 0");
-    if (device == TUTTI_DEVICE_CUDA && (world_size < 2 || world_size > CUDA_RANKS))
-        return error_set(TUTTI_ERR_DECLINED, "world size %d: CUDA communicators have 2 to %d ranks",
-                         world_size, CUDA_RANKS);
-    if (world_size > TUTTI_MAX_RANKS)
-        return error_set(TUTTI_ERR_DECLINED, "world size %d: CPU communicators have 1 to %d ranks",
-                         world_size, TUTTI_MAX_RANKS);
+    if (world_size > backend->most_ranks)
+        return error_set(TUTTI_ERR_DECLINED, "world size %d: %s communicators have 1 to %d ranks",
+                         world_size, backend->title, backend->most_ranks);
     return TUTTI_OK;
 }

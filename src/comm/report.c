@@ -4,7 +4,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/comm.h"
-#include "cuda/runtime/group.h"
 #include "tutti/recorder.h"
 
 #include <inttypes.h>
@@ -56,7 +55,7 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
     if (comm->reason[0])
         text_append(text, size, &length, "reason: %s\n", comm->reason);
     text_append(text, size, &length, "rank: %d\nworld_size: %d\ndevice: %s\n", comm->rank,
-                comm->world_size, comm->config.device == TUTTI_DEVICE_CUDA ? "cuda" : "cpu");
+                comm->world_size, comm->backend->name);
     text_append(text, size, &length, "leaf_order:");
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         text_append(text, size, &length, " %d", (int)comm->config.leaf_order[leaf]);
@@ -72,8 +71,8 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
                 comm->cores);
     topology_describe(comm, text, size, &length);
     text_append(text, size, &length, "ranks_share_process: %s\narena_bytes: %zu\n",
-                rank_set_empty(cpu_group_ranks(comm->host)->remote) ? "yes" : "no",
-                cpu_group_arena_bytes(comm->host));
+                rank_set_empty(peers_ranks(comm->peers)->remote) ? "yes" : "no",
+                peers_arena_bytes(comm->peers));
     const size_t used = least(size, length);
     if (comm->backend->describe)
         length += comm->backend->describe(comm->group, text ? text + used : NULL, size - used);
@@ -102,7 +101,7 @@ void comm_dump_failure(void *context)
     const struct recorder *recorder = &comm->recorder;
     if (!recorder->pattern)
         return;
-    cpu_group_survey(comm->host);
+    peers_survey(comm->peers);
     if (recorder_dump(recorder, RECORD_CAUSE_FAILURE, recorder->pattern) != TUTTI_OK)
         log_write(TUTTI_LOG_WARN, comm->rank, "communicator \"%s\": no dump: %s", comm->name,
                   tutti_last_error());
@@ -121,7 +120,7 @@ enum tutti_status tutti_comm_dump(tutti_comm_t *comm, const char *pattern)
                          "%s: no pattern, and TUTTI_DUMP was not set when the communicator was "
                          "created: name a file or a directory",
                          call);
-    cpu_group_survey(comm->host);
+    peers_survey(comm->peers);
     status = recorder_dump(&comm->recorder, RECORD_CAUSE_CALL, pattern);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }

@@ -36,7 +36,11 @@ enum tutti_status call_options_read(const struct tutti_comm *comm,
                          "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY "
                          "or 0",
                          call, options->flags);
-    status = options_algo_check(NULL, options->algo, comm->cuda != NULL);
+    if (options->max_blocks < 0)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: max_blocks %d: expected 1 or more, or 0 for the communicator's limit",
+                         call, options->max_blocks);
+    status = options_algo_check(NULL, options->algo, comm->backend->enqueues);
     if (status == TUTTI_OK)
         status = choice_check(&comm->rules.paths, &comm->topology, options->algo);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
@@ -94,8 +98,8 @@ void request_read_blocks(const struct tutti_comm *comm, const struct coll *coll,
         request->parameter = signature_hash(blocks->counts[r] ^ (uint64_t)request->parameter << 32);
 }
 
-/* Finds the place where the peers can reach an operand. There is none unless the operand lies in a
- * region of a group with these ranks. */
+/* Finds how the peers can reach an operand. They cannot unless the operand lies in a region of a
+ * group with these ranks. */
 static void operand_find(const struct tutti_comm *comm, const void *operand, size_t bytes,
                          uint64_t *id, uint64_t *offset, void *const **buffers)
 {
@@ -122,7 +126,7 @@ void request_find_operands(const struct tutti_comm *comm, const struct coll *col
     if (request->flags & TUTTI_CALL_NO_ZERO_COPY ||
         (coll->send_all && coll->recv_all && request->send == request->recv))
         return;
-    if (rank_set_empty(cpu_group_ranks(comm->host)->remote)) {
+    if (rank_set_empty(peers_ranks(comm->peers)->remote)) {
         *operands = (struct layout_operands){.send_id = LAYOUT_THIS_PROCESS,
                                              .send = (uintptr_t)request->send,
                                              .recv_id = LAYOUT_THIS_PROCESS,
@@ -198,8 +202,8 @@ enum tutti_status call_make_barrier(struct tutti_comm *comm, const int *ranks, i
 enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_collective which,
                                   const struct coll_args *args, enum tutti_device device)
 {
-    return call_check(comm, NULL, &coll_rows[which], args, dtype_bytes(args->dtype), "data", device,
-                      comm->rank);
+    return call_check(comm, NULL, &coll_rows[which], args, dtype_bytes(args->dtype), "data",
+                      device == TUTTI_DEVICE_CUDA, comm->rank);
 }
 
 enum tutti_status comm_run(struct tutti_comm *comm, enum tutti_collective which,

@@ -11,6 +11,7 @@
 #include "base/signature.h"
 #include "base/thread.h"
 #include "coll/region.h"
+#include "coll/request.h"
 #include "comm/comm.h"
 #include "ipc/fork.h"
 
@@ -45,7 +46,7 @@ __attribute__((cold)) enum tutti_status call_refuse_device(const char *call, con
 /* Reads the blocks of a v-form. */
 void request_read_blocks(const struct tutti_comm *comm, const struct coll *coll,
                          const struct coll_args *args, size_t width, struct request *request);
-/* Finds the places where the peers can reach the operands. */
+/* Finds how the peers can reach the operands. */
 void request_find_operands(const struct tutti_comm *comm, const struct coll *coll,
                            struct request *request);
 
@@ -73,25 +74,24 @@ static inline void call_leave(struct tutti_comm *comm)
 static inline enum tutti_status call_check_stream(const struct tutti_comm *comm, const char *call,
                                                   tutti_stream_t stream)
 {
-    if (__builtin_expect(stream == TUTTI_STREAM_DEFAULT || comm->cuda, 1))
+    if (__builtin_expect(stream == TUTTI_STREAM_DEFAULT || comm->backend->enqueues, 1))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
                      "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only", call,
                      (const void *)stream);
 }
 
-/* `call` and `send`: for the message, as coll_explain() has them. `width`: of an element. `device`
- * is where the operands have to be. */
+/* `call` and `send`: for the message, as coll_explain() has them. `width`: of an element.
+ * `on_device`: there the operands have to be, and the back end checks them. */
 static inline __attribute__((always_inline)) enum tutti_status
 call_check(const struct tutti_comm *comm, const char *call, const struct coll *coll,
-           const struct coll_args *args, size_t width, const char *send, enum tutti_device device,
-           int rank)
+           const struct coll_args *args, size_t width, const char *send, bool on_device, int rank)
 {
     int ordinal;
     const enum coll_error error = coll_check(coll, args, width, rank, comm->world_size);
     if (__builtin_expect(error != COLL_GOOD, 0))
         return coll_explain(call, coll, args, error, comm->rank, comm->world_size, send);
-    if (device == TUTTI_DEVICE_CUDA || (!args->count && !coll->varies))
+    if (on_device || (!args->count && !coll->varies))
         return TUTTI_OK;
     if (coll_has(coll->send, comm->rank, args->peer) && region_on_device(args->send, &ordinal))
         return call_refuse_device(call, send, args->send, ordinal);
@@ -150,8 +150,8 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
     const size_t width = dtype_bytes(args->dtype);
     enum tutti_status status = call_check_stream(comm, coll->call, stream);
     if (status == TUTTI_OK)
-        status = call_check(comm, coll->call, coll, args, width, "send",
-                            (enum tutti_device)comm->config.device, rank);
+        status =
+            call_check(comm, coll->call, coll, args, width, "send", comm->backend->enqueues, rank);
     if (__builtin_expect(status != TUTTI_OK, 0))
         return status;
     const enum op_kind kind = coll->reduces ? op_kind(args->op) : (enum op_kind)0;
@@ -162,7 +162,10 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
         .bytes = args->count * width,
         .dtype = args->dtype,
         .algo = options->algo,
+        .op = kind,
+        .operands = (uintptr_t)args->send | (uintptr_t)args->recv,
         .storage_offset_bytes = options->storage_offset * width,
+        .max_blocks = options->max_blocks,
     };
     status = comm->backend->choose(comm->group, &call, &request->choice);
     if (status == TUTTI_OK && !request->choice.run)
@@ -183,10 +186,9 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
     request->bytes = call.bytes;
     request->element_bytes = (uint32_t)(width >> is_complex);
     request->reduce = coll->reduces ? reduce_function(comm->isa, component, kind) : NULL;
-    /* On CUDA the launcher adds the algorithm of the kernel. */
     request->signature =
         signature_pack(which == TUTTI_COLLECTIVE_RECV ? TUTTI_COLLECTIVE_SEND : which, args->dtype,
-                       kind, comm->cuda ? TUTTI_ALGO_NONE : request->choice.algo,
+                       kind, comm->backend->enqueues ? TUTTI_ALGO_NONE : request->choice.algo,
                        coll->varies ? SIGNATURE_COUNT_VARIES : args->count);
     if (coll->reduces && kind == OP_PREMUL_SUM)
         request_read_scalar(args->op, request);
@@ -206,7 +208,7 @@ static inline enum tutti_status call_ended(struct tutti_comm *comm, const struct
 {
     if (__builtin_expect(!request->entry, 0))
         return call_refused(comm, request->signature, status);
-    if (comm->cuda) /* the stream runs it */
+    if (comm->backend->enqueues) /* it has not ended */
         return status;
     /* An operation that took a number and failed is not the last one that completed. */
     if (__builtin_expect(status != TUTTI_OK && rank_set_empty(request->subset), 0))

@@ -25,7 +25,6 @@
 #include "base/text.h"
 #include "bootstrap/agree.h"
 #include "comm/comm.h"
-#include "cuda/runtime/group.h"
 #include "store/store.h"
 
 #include <string.h>
@@ -83,10 +82,8 @@ static enum tutti_status enter(struct tutti_comm *comm)
 static enum tutti_status retire(struct tutti_comm *comm, uint64_t *completed)
 {
     (void)tutti_comm_status(comm, NULL); /* makes a known exit a fault for all operations */
-    if (comm->cuda)
-        return cuda_group_retire(comm->cuda, completed);
-    *completed = cpu_group_sequence(comm->host) - comm->unfinished;
-    return TUTTI_OK;
+    *completed = peers_sequence(comm->peers) - comm->unfinished;
+    return comm->backend->retire ? comm->backend->retire(comm->group, completed) : TUTTI_OK;
 }
 
 /* Aborts the old communicator, also for a rank that was left out and still runs. */
@@ -94,9 +91,9 @@ static void invalidate(struct tutti_comm *comm)
 {
     comm->shrunk = true;
     comm->service = COMM_FREE; /* later calls report the abort instead of a former process group */
-    cpu_group_abort(comm->host);
-    if (comm->cuda)
-        cuda_group_invalidate(comm->cuda);
+    peers_abort(comm->peers);
+    if (comm->backend->invalidate)
+        comm->backend->invalidate(comm->group);
 }
 
 /* ---- the members ----------------------------------------------------------------------------- */
@@ -172,11 +169,6 @@ static enum tutti_status child_make(const struct tutti_comm *from, struct rank_s
     int ranks[TUTTI_MAX_RANKS], size = 0;
     for (int r = rank_set_next(members, -1); r >= 0; r = rank_set_next(members, r))
         ranks[size++] = r;
-    if (from->cuda && size < 2)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "rank %d is the only one left of communicator \"%s\": CUDA communicators "
-                         "have 2 ranks or more",
-                         from->rank, from->name);
     enum tutti_status status =
         comm_derive(from, ranks, size, agree_new_rank(members, from->rank), from->name, made);
     if (status != TUTTI_OK)
@@ -269,12 +261,11 @@ static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *
         .call = call,
         .name = comm->name,
         .nonce = comm->nonce,
-        .group = comm->host,
+        .peers = comm->peers,
         .aborts = &comm->aborts,
         .aborts_before = order_load_relaxed_u32(&comm->aborts), /* aborts before this call */
         .rank = comm->rank,
         .topic = "shrink",
-        .made_name = comm->name,
         .made = 1,
         .subject = "the shrinking",
         .exited_advice = "the other ranks go on without it",

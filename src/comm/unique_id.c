@@ -175,14 +175,12 @@ static enum tutti_status store_join(const struct id_content *content, int64_t ti
  * deleted, `open` is not found either. */
 static enum tutti_status use_check(tutti_store_t *store, int rank)
 {
-    const char *const open = "open";
-    char key[32];
-    const char *const done = key;
+    char done[32];
     bool is_open = false, is_done = false;
-    snprintf(key, sizeof key, "done/%d", rank);
-    enum tutti_status status = tutti_store_check(store, &done, 1, &is_done);
+    snprintf(done, sizeof done, "done/%d", rank);
+    enum tutti_status status = store_has(store, done, &is_done);
     if (status == TUTTI_OK)
-        status = tutti_store_check(store, &open, 1, &is_open);
+        status = store_has(store, "open", &is_open);
     if (status != TUTTI_OK || (is_open && !is_done))
         return status;
     return error_set(TUTTI_ERR_INVALID,

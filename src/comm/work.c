@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Work objects: the calls that all works have, and recorded works. record.c has the call that
- * records one. The works of process groups are in pg/work.c.
+ * Work objects: the calls that all works have, and recorded works. The works of process
+ * groups are in pg/work.c.
  *
- * A recorded work is a point on a stream. On CUDA it is an event. A CPU communicator completes its
+ * A recorded work is a point on a stream: on CUDA an event. A CPU communicator completes its
  * operations before they return, so there the work is done at once.
  *
  * An event only says that the stream has passed it. The stream also passes it after a kernel gave
@@ -22,8 +22,7 @@
 #include "base/options.h"
 #include "base/order.h"
 #include "base/wait.h"
-#include "comm/comm.h"
-#include "cuda/runtime/group.h"
+#include "comm/run.h"
 #include "ipc/fork.h"
 
 #include <inttypes.h>
@@ -39,9 +38,10 @@ enum {
 struct stream_point {
     struct tutti_work work;
     struct work_pool *pool;
-    struct cuda_work *cuda; /* the event; NULL on CPU */
-    int64_t timeout_ms;     /* the communicator's */
-    uint32_t succeeded;     /* 1: passed without a fault; release J1 pairs J1a */
+    const struct backend_points *points; /* NULL: the work is done at once */
+    void *point;
+    int64_t timeout_ms; /* the communicator's */
+    uint32_t succeeded; /* 1: passed without a fault; release J1 pairs J1a */
     struct stream_point *next;
 };
 
@@ -74,10 +74,8 @@ static void points_free(struct stream_point *list, bool child)
     while (list) {
         struct stream_point *work = list;
         list = work->next;
-        if (child)
-            cuda_work_forget(work->cuda);
-        else
-            cuda_work_destroy(work->cuda);
+        if (work->points)
+            (child ? work->points->forget : work->points->destroy)(work->point);
         free(work);
     }
 }
@@ -182,8 +180,9 @@ static enum tutti_status point_make(struct tutti_comm *comm, struct stream_point
     struct stream_point *made = calloc(1, sizeof *made);
     if (!made)
         return error_errno("calloc of a work");
-    if (comm->cuda)
-        status = cuda_work_create(comm->cuda, &made->cuda);
+    made->points = comm->backend->points;
+    if (made->points)
+        status = made->points->create(comm->group, &made->point);
     if (status != TUTTI_OK) {
         free(made);
         return status;
@@ -192,14 +191,15 @@ static enum tutti_status point_make(struct tutti_comm *comm, struct stream_point
     return TUTTI_OK;
 }
 
-enum tutti_status work_record(struct tutti_comm *comm, tutti_stream_t stream, tutti_work_t **work)
+static enum tutti_status work_record(struct tutti_comm *comm, tutti_stream_t stream,
+                                     tutti_work_t **work)
 {
     struct stream_point *made;
     enum tutti_status status = point_make(comm, &made);
     if (status != TUTTI_OK)
         return status;
-    if (comm->cuda)
-        status = cuda_work_record(comm->cuda, made->cuda, stream);
+    if (made->points)
+        status = made->points->record(comm->group, made->point, stream);
     if (status != TUTTI_OK) {
         pool_put(comm->works, made);
         return status;
@@ -207,11 +207,39 @@ enum tutti_status work_record(struct tutti_comm *comm, tutti_stream_t stream, tu
     made->work = (struct tutti_work){.class = &point_class, .title = "point"};
     made->pool = comm->works;
     made->timeout_ms = comm->timeout_ms;
-    made->succeeded = !comm->cuda;
+    made->succeeded = !made->points;
     /* The communicator holds a reference (N1), so this addition needs no order. */
     order_fetch_add_u32(&made->pool->references, 1);
     *work = &made->work;
     return TUTTI_OK;
+}
+
+static enum tutti_status record_check(struct tutti_comm *comm, const char *call,
+                                      tutti_stream_t stream)
+{
+    enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
+    if (status != TUTTI_OK)
+        return status;
+    status = call_check_stream(comm, call, stream);
+    if (status != TUTTI_OK)
+        return status;
+    /* work_record() reports a fault on a device. */
+    if (peers_have_failed(comm->peers))
+        return comm->backend->status(comm->group, NULL);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream, tutti_work_t **work)
+{
+    static const char call[] = "tutti_work_record";
+    if (!work)
+        return error_set(TUTTI_ERR_INVALID, "%s: work is NULL", call);
+    *work = NULL;
+    enum tutti_status status = record_check(comm, call, stream);
+    if (status != TUTTI_OK)
+        return status;
+    status = work_record(comm, stream, work);
+    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }
 
 /* ---- recorded works: test and wait ----------------------------------------------------------- */
@@ -232,7 +260,7 @@ static enum tutti_status point_poll(struct stream_point *point, const char *call
     *done = true;
     if (order_load_acquire_u32(&point->succeeded)) /* J1a pairs J1 */
         return TUTTI_OK;
-    enum tutti_status status = cuda_work_test(point->cuda, done);
+    enum tutti_status status = point->points->test(point->point, done);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
     if (*done)
@@ -260,8 +288,8 @@ static enum tutti_status point_wait(struct tutti_work *work, const char *call,
                                     tutti_stream_t stream)
 {
     struct stream_point *point = (struct stream_point *)work;
-    if (point->cuda) {
-        enum tutti_status status = cuda_work_wait(point->cuda, stream);
+    if (point->points) {
+        enum tutti_status status = point->points->wait(point->point, stream);
         return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
     }
     if (stream != TUTTI_STREAM_DEFAULT)

@@ -46,8 +46,4 @@ void work_pool_end(struct work_pool *pool, const struct tutti_fault *fault);
 /* Drops the communicator's reference in a child of fork(). Takes NULL. */
 void work_pool_forget(struct work_pool *pool);
 
-/* Records a work on a communicator that has met. Returns NO_MEMORY, CUDA, CONCURRENT and the fault
- * that stands on the device. */
-enum tutti_status work_record(struct tutti_comm *comm, tutti_stream_t stream, tutti_work_t **work);
-
 #endif

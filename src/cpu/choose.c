@@ -30,10 +30,10 @@ static size_t one_shot_bytes(int world_size, bool oversubscribed)
     return ((size_t)share << 10) / (size_t)world_size;
 }
 
-void cpu_table_fill(const struct choice_rules *rules, int world_size, bool oversubscribed,
-                    struct cpu_table *table)
+void cpu_limits_set(const struct choice_rules *rules, int world_size, bool oversubscribed,
+                    struct cpu_limits *limits)
 {
-    *table = (struct cpu_table){
+    *limits = (struct cpu_limits){
         .rules = rules,
         .world_size = world_size,
         .one_shot_bytes = one_shot_bytes(world_size, oversubscribed),
@@ -45,41 +45,41 @@ void cpu_table_fill(const struct choice_rules *rules, int world_size, bool overs
         .small = {.algo = TUTTI_ALGO_ONE_SHOT,
                   .run = &cpu_small,
                   .reason =
-                      rules->paths.staged
+                      rules->paths.by_host
                           ? "no links join all ranks, the host's memory does: one hop, up to here"
                           : "one hop is faster up to here"},
         .two_shot_reason =
-            rules->paths.staged
+            rules->paths.by_host
                 ? "no links join all ranks, the host's memory does: fewer bytes, from here on"
                 : "each rank reduces its own chunk: fewer bytes from here on",
     };
     if (rules->forced == TUTTI_ALGO_NONE && !rules->strict && rules->paths.all)
-        table->small_bytes =
-            table->one_shot_bytes < LAYOUT_BODY_BYTES ? table->one_shot_bytes : LAYOUT_BODY_BYTES;
+        limits->small_bytes =
+            limits->one_shot_bytes < LAYOUT_BODY_BYTES ? limits->one_shot_bytes : LAYOUT_BODY_BYTES;
 }
 
-static enum tutti_algo algo_of(const struct cpu_table *table, const struct choice_call *call,
+static enum tutti_algo algo_of(const struct cpu_limits *limits, const struct choice_call *call,
                                const char **reason)
 {
-    const struct choice_rules *rules = table->rules;
+    const struct choice_rules *rules = limits->rules;
     const enum tutti_algo algo = choice_by_rules(rules, call, reason);
     if (algo != TUTTI_ALGO_NONE || rules->strict)
         return algo;
-    const bool one_shot = call->bytes <= table->one_shot_bytes;
-    *reason = one_shot ? table->small.reason : table->two_shot_reason;
+    const bool one_shot = call->bytes <= limits->one_shot_bytes;
+    *reason = one_shot ? limits->small.reason : limits->two_shot_reason;
     return one_shot ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
 }
 
 /* The algorithm of one hop. */
-static const struct algorithm *one_shot_of(const struct cpu_table *table,
+static const struct algorithm *one_shot_of(const struct cpu_limits *limits,
                                            enum tutti_collective collective, size_t block)
 {
-    if (small_bytes(coll_rows[collective].send_all, block, table->world_size) <= LAYOUT_BODY_BYTES)
+    if (small_bytes(coll_rows[collective].send_all, block, limits->world_size) <= LAYOUT_BODY_BYTES)
         return &cpu_small;
-    return table->one_hop;
+    return limits->one_hop;
 }
 
-static const struct algorithm *algorithm_of(const struct cpu_table *table, enum tutti_algo algo,
+static const struct algorithm *algorithm_of(const struct cpu_limits *limits, enum tutti_algo algo,
                                             const struct choice_call *call)
 {
     if (call->bytes == 0)
@@ -88,27 +88,27 @@ static const struct algorithm *algorithm_of(const struct cpu_table *table, enum 
         return &cpu_mesh.algorithm;
     if (algo == TUTTI_ALGO_TWO_SHOT)
         return &cpu_two_shot.algorithm;
-    return one_shot_of(table, call->collective, call->bytes);
+    return one_shot_of(limits, call->collective, call->bytes);
 }
 
 /* Chooses for any collective except an all-reduce: there is one algorithm for each size. */
-static enum tutti_status other_choose(const struct cpu_table *table, const struct choice_call *call,
-                                      struct choice *choice)
+static enum tutti_status other_choose(const struct cpu_limits *limits,
+                                      const struct choice_call *call, struct choice *choice)
 {
     *choice = (struct choice){.algo = TUTTI_ALGO_ONE_SHOT, .reason = "one hop"};
     if (call->algo != TUTTI_ALGO_NONE)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: algorithm %s cannot be forced: pass TUTTI_ALGO_NONE",
                          coll_rows[call->collective].call, tutti_algo_name(call->algo));
-    if (!table->rules->paths.all) {
+    if (!limits->rules->paths.all) {
         choice->reason = "some two ranks are not linked";
         return TUTTI_OK;
     }
-    if (call->collective == TUTTI_COLLECTIVE_REDUCE && !table->pushes &&
-        call->bytes * (size_t)table->world_size >= REDUCE_ALONE_BYTES) {
+    if (call->collective == TUTTI_COLLECTIVE_REDUCE && !limits->pushes &&
+        call->bytes * (size_t)limits->world_size >= REDUCE_ALONE_BYTES) {
         *choice = (struct choice){.algo = TUTTI_ALGO_TWO_SHOT,
                                   .run = &cpu_two_shot.algorithm,
-                                  .reason = table->two_shot_reason};
+                                  .reason = limits->two_shot_reason};
         return TUTTI_OK;
     }
     if (coll_rows[call->collective].peer || coll_rows[call->collective].varies) {
@@ -116,11 +116,11 @@ static enum tutti_status other_choose(const struct cpu_table *table, const struc
         /* A root that reduced the blocks where they lie would do all work alone. */
         choice->zero_copy = !coll_rows[call->collective].varies &&
                             !coll_rows[call->collective].reduces &&
-                            call->bytes >= table->offered_bytes;
+                            call->bytes >= limits->offered_bytes;
         return TUTTI_OK;
     }
-    choice->run = call->bytes ? one_shot_of(table, call->collective, call->bytes) : &cpu_meeting;
-    choice->zero_copy = call->bytes > table->copied_bytes;
+    choice->run = call->bytes ? one_shot_of(limits, call->collective, call->bytes) : &cpu_meeting;
+    choice->zero_copy = call->bytes > limits->copied_bytes;
     return TUTTI_OK;
 }
 
@@ -128,63 +128,31 @@ enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
                              struct choice *choice)
 {
     const struct cpu_group *group = opaque;
-    const struct cpu_table *table = &group->table;
+    const struct cpu_limits *limits = &group->limits;
     announcement_prefetch(group, call->bytes);
     if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
-        return other_choose(table, call, choice);
-    if (call->bytes <= table->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
-        *choice = table->small;
+        return other_choose(limits, call, choice);
+    if (call->bytes <= limits->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
+        *choice = limits->small;
         return TUTTI_OK;
     }
     *choice = (struct choice){.run = NULL};
-    choice->algo = algo_of(table, call, &choice->reason);
+    choice->algo = algo_of(limits, call, &choice->reason);
     if (choice->algo == TUTTI_ALGO_NONE)
         return TUTTI_OK;
-    choice->run = algorithm_of(table, choice->algo, call);
+    choice->run = algorithm_of(limits, choice->algo, call);
     choice->zero_copy =
-        call->bytes && (choice->algo == TUTTI_ALGO_TWO_SHOT ||
-                        (choice->algo == TUTTI_ALGO_ONE_SHOT && call->bytes > table->copied_bytes));
+        call->bytes &&
+        (choice->algo == TUTTI_ALGO_TWO_SHOT ||
+         (choice->algo == TUTTI_ALGO_ONE_SHOT && call->bytes > limits->copied_bytes));
     return TUTTI_OK;
 }
 
-enum tutti_status cpu_group_gather(void *opaque, const void *own, size_t bytes, void *all,
-                                   int64_t timeout_ms)
+enum tutti_status cpu_run_more(struct cpu_group *group, struct request *request)
 {
-    struct cpu_group *group = opaque;
-    const uint64_t sequence = group->op.sequence;
-    struct request request = {
-        .collective = TUTTI_COLLECTIVE_SPLIT,
-        .dtype = TUTTI_UINT8,
-        .recv_all = true,
-        .send = own,
-        .recv = all,
-        .count = bytes,
-        .bytes = bytes,
-        .element_bytes = 1,
-        .timeout_ms = timeout_ms,
-        .timeout_source = TIMEOUT_OF_COMM,
-        .signature = signature_pack(TUTTI_COLLECTIVE_SPLIT, TUTTI_UINT8, (enum op_kind)0,
-                                    TUTTI_ALGO_ONE_SHOT, bytes),
-        .operands = {.send_id = LAYOUT_PRIVATE},
-    };
-    request.choice.run = one_shot_of(&group->table, TUTTI_COLLECTIVE_SPLIT, bytes);
-    order_store_relaxed_u64(&group->op.before, sequence);
-    order_store_relaxed_u64(&group->op.sequence, GATHERS_FROM + group->op.gathers++);
-    const enum tutti_status status = request.choice.run->run(group, &request, TUTTI_STREAM_DEFAULT);
-    order_store_relaxed_u64(&group->op.sequence, sequence);
-    return status;
+    if (request->choice.run == &cpu_pair)
+        return pair_more(group, request);
+    if (request->choice.run == &cpu_small) /* it runs whole operations only */
+        request->choice.run = group->limits.one_hop;
+    return announced_more(group, request);
 }
-
-static enum tutti_status finish(void *group, int64_t timeout_ms)
-{
-    (void)timeout_ms; /* a call returns when its operation has ended */
-    return cpu_group_status(group, NULL);
-}
-
-const struct backend cpu_backend = {
-    .choose = cpu_choose,
-    .barrier = &cpu_meeting,
-    .sequence = cpu_group_sequence,
-    .status = cpu_group_status,
-    .finish = finish,
-};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Chooses how the CPU runs a call: one pure function, called once for each call. It reads the
- * group's table. */
+ * group's limits. */
 #ifndef TUTTI_CPU_CHOOSE_H
 #define TUTTI_CPU_CHOOSE_H
 
@@ -8,7 +8,7 @@
 #include "coll/choice.h"
 
 /* Equal on all ranks. Constant after the group's opening. */
-struct cpu_table {
+struct cpu_limits {
     size_t small_bytes; /* up to here `small`, unless the call forces an algorithm; 0: never */
     struct choice small;
     const struct choice_rules *rules;
@@ -22,9 +22,9 @@ struct cpu_table {
     const char *two_shot_reason;
 };
 
-/* `rules` must outlive the table. */
-void cpu_table_fill(const struct choice_rules *rules, int world_size, bool oversubscribed,
-                    struct cpu_table *table);
+/* `rules` must outlive the limits. */
+void cpu_limits_set(const struct choice_rules *rules, int world_size, bool oversubscribed,
+                    struct cpu_limits *limits);
 /* `group` is a struct cpu_group. Returns OK. */
 enum tutti_status cpu_choose(const void *group, const struct choice_call *call,
                              struct choice *choice);

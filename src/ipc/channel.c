@@ -12,10 +12,7 @@
 #include "ipc/link.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
-#include <string.h>
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
@@ -101,15 +98,15 @@ static enum tutti_status check_peer(const struct channel *channel, int peer)
     return TUTTI_OK;
 }
 
-static enum tutti_status send_parcel(struct channel *channel, int peer, enum packet_kind kind,
-                                     int fd, int64_t deadline)
+enum tutti_status channel_send_fd(struct channel *channel, int peer, int fd, int64_t timeout_ms)
 {
-    const struct packet packet = packet_to(channel, peer, kind);
+    const int64_t deadline = deadline_after(timeout_ms);
+    const struct packet packet = packet_to(channel, peer, PACKET_SEND);
     struct reminder reminder = reminder_start(deadline_now());
-    /* In an all-gather the wait for the peer's own packet finds that the peer is gone. */
-    if (kind != PACKET_ALL_GATHER && !channel_peer_alive(channel, peer))
-        return peer_dead(channel, peer);
-    for (bool gone = false;;) {
+    enum tutti_status status = check_peer(channel, peer);
+    if (status == TUTTI_OK && !channel_peer_alive(channel, peer))
+        status = peer_dead(channel, peer);
+    for (bool gone = false; status == TUTTI_OK;) {
         if (link_send(channel->links[peer], &packet, fd))
             return TUTTI_OK;
         if (errno == EPIPE || errno == ECONNRESET || gone)
@@ -117,116 +114,46 @@ static enum tutti_status send_parcel(struct channel *channel, int peer, enum pac
         if (errno != EAGAIN)
             return error_errno("rank %d cannot send descriptor %d to rank %d", channel->rank, fd,
                                peer);
-        enum tutti_status status = wait_peer(channel, peer, POLLOUT, deadline, &reminder, &gone);
-        if (status != TUTTI_OK)
-            return status;
+        status = wait_peer(channel, peer, POLLOUT, deadline, &reminder, &gone);
     }
+    return status;
 }
 
 /* Checks a packet that was taken. After a failure its descriptor is closed. */
-static enum tutti_status check_parcel(const struct channel *channel, int peer,
-                                      enum packet_kind kind, const struct packet *packet, int *fd)
+static enum tutti_status check_packet(const struct channel *channel, int peer,
+                                      const struct packet *packet, int *fd)
 {
     enum tutti_status status = TUTTI_OK;
-    if (packet->kind != (uint32_t)kind)
-        status = error_set(TUTTI_ERR_MISMATCH,
-                           "rank %d: rank %d made another channel call (kind %u, expected %u): all "
-                           "ranks make the same calls in the same order",
-                           channel->rank, peer, packet->kind, (unsigned)kind);
-    else if (*fd == LINK_FULL)
+    if (*fd == LINK_FULL)
         status = error_set(TUTTI_ERR_SYSTEM,
                            "rank %d cannot receive a descriptor from rank %d: its table of "
                            "descriptors is full, see ulimit -n",
                            channel->rank, peer);
-    else if (*fd == LINK_NO_FD)
-        status = error_set(TUTTI_ERR_MISMATCH, "rank %d: rank %d sent no descriptor", channel->rank,
-                           peer);
+    else if (packet->kind != PACKET_SEND || *fd == LINK_NO_FD)
+        status = error_set(TUTTI_ERR_SYSTEM,
+                           "rank %d: rank %d sent no descriptor: look at rank %d's log",
+                           channel->rank, peer, peer);
     if (status != TUTTI_OK)
-        channel_drop(fd);
+        fd_drop(fd);
     return status;
-}
-
-static enum tutti_status recv_parcel(struct channel *channel, int peer, enum packet_kind kind,
-                                     int *fd, int64_t deadline)
-{
-    const struct packet from = packet_from(channel, peer);
-    struct reminder reminder = reminder_start(deadline_now());
-    *fd = -1;
-    for (bool gone = false;;) {
-        struct packet packet;
-        const enum link_news news = link_take(channel->links[peer], &from, &packet, fd);
-        if (news == LINK_PACKET)
-            return check_parcel(channel, peer, kind, &packet, fd);
-        /* What a peer sent before it died has been read by now. */
-        if (news != LINK_NOTHING || gone)
-            return peer_dead(channel, peer);
-        enum tutti_status status = wait_peer(channel, peer, POLLIN, deadline, &reminder, &gone);
-        if (status != TUTTI_OK)
-            return status;
-    }
-}
-
-static enum tutti_status duplicate(int fd, int *out)
-{
-    *out = fd_lift(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    return *out >= 0 ? TUTTI_OK : error_errno("cannot duplicate descriptor %d", fd);
-}
-
-enum tutti_status channel_send_fd(struct channel *channel, int peer, int fd, int64_t timeout_ms)
-{
-    enum tutti_status status = check_peer(channel, peer);
-    if (status != TUTTI_OK)
-        return status;
-    return send_parcel(channel, peer, PACKET_SEND, fd, deadline_after(timeout_ms));
 }
 
 enum tutti_status channel_recv_fd(struct channel *channel, int peer, int *fd, int64_t timeout_ms)
 {
+    const int64_t deadline = deadline_after(timeout_ms);
+    const struct packet from = packet_from(channel, peer);
+    struct reminder reminder = reminder_start(deadline_now());
     *fd = -1;
     enum tutti_status status = check_peer(channel, peer);
-    if (status != TUTTI_OK)
-        return status;
-    return recv_parcel(channel, peer, PACKET_SEND, fd, deadline_after(timeout_ms));
-}
-
-enum tutti_status channel_all_gather_fds(struct channel *channel, int fd, int *fds,
-                                         int64_t timeout_ms)
-{
-    int64_t deadline = deadline_after(timeout_ms);
-    memset(fds, -1, (size_t)channel->size * sizeof *fds);
-    enum tutti_status status = check_channel(channel);
-    if (status == TUTTI_OK)
-        status = duplicate(fd, &fds[channel->rank]);
-    for (int r = 0; r < channel->size && status == TUTTI_OK; r++)
-        if (rank_set_has(channel->connected, r))
-            status = send_parcel(channel, r, PACKET_ALL_GATHER, fd, deadline);
-    for (int r = 0; r < channel->size && status == TUTTI_OK; r++)
-        if (rank_set_has(channel->connected, r))
-            status = recv_parcel(channel, r, PACKET_ALL_GATHER, &fds[r], deadline);
-    if (status != TUTTI_OK)
-        for (int r = 0; r < channel->size; r++)
-            channel_drop(&fds[r]);
-    return status;
-}
-
-enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd, int *out,
-                                       int64_t timeout_ms)
-{
-    int64_t deadline = deadline_after(timeout_ms);
-    *out = -1;
-    if (root != channel->rank) {
-        enum tutti_status status = check_peer(channel, root);
-        if (status != TUTTI_OK)
-            return status;
-        return recv_parcel(channel, root, PACKET_BROADCAST, out, deadline);
+    for (bool gone = false; status == TUTTI_OK;) {
+        struct packet packet;
+        const enum link_news news = link_take(channel->links[peer], &from, &packet, fd);
+        if (news == LINK_PACKET)
+            return check_packet(channel, peer, &packet, fd);
+        /* What a peer sent before it died has been read by now. */
+        if (news != LINK_NOTHING || gone)
+            return peer_dead(channel, peer);
+        status = wait_peer(channel, peer, POLLIN, deadline, &reminder, &gone);
     }
-    enum tutti_status status = check_channel(channel);
-    if (status == TUTTI_OK)
-        status = duplicate(fd, out);
-    for (int r = 0; r < channel->size && status == TUTTI_OK; r++)
-        if (rank_set_has(channel->connected, r))
-            status = send_parcel(channel, r, PACKET_BROADCAST, fd, deadline);
-    if (status != TUTTI_OK)
-        channel_drop(out);
     return status;
 }

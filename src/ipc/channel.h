@@ -32,7 +32,7 @@ struct channel_address {
 
 struct channel_config {
     int rank;
-    int size;                           /* 1 to TUTTI_MAX_RANKS */
+    int size;                           /* 1 to NODE_RANKS */
     struct rank_set peers;              /* ranks of other processes; symmetric among the ranks */
     uint8_t nonce[CHANNEL_NONCE_BYTES]; /* the same secret on all ranks, random per channel */
     const struct channel_address *addresses; /* by rank; all listen */
@@ -76,19 +76,11 @@ void channel_close(struct channel *channel);
 
 /*
  * A received descriptor is close-on-exec, and the receiver closes it. A sent one stays the
- * sender's. Messages between two ranks arrive in order. Every wait ends at timeout_ms with TIMEOUT,
- * or with PEER_DEAD if the peer has gone.
+ * sender's; in place of -1 the peer gets SYSTEM. Messages between two ranks arrive in order.
+ * Every wait ends at timeout_ms with TIMEOUT, or with PEER_DEAD if the peer has gone.
  */
 enum tutti_status channel_send_fd(struct channel *channel, int peer, int fd, int64_t timeout_ms);
 enum tutti_status channel_recv_fd(struct channel *channel, int peer, int *fd, int64_t timeout_ms);
-/* fds[r] for every connected rank r, a duplicate of fd in the own slot, -1 elsewhere. On failure
- * none is open. */
-enum tutti_status channel_all_gather_fds(struct channel *channel, int fd, int *fds,
-                                         int64_t timeout_ms);
-/* *out: on every rank, also the root, a new descriptor of the root's fd. Only the root's fd is
- * used. */
-enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd, int *out,
-                                       int64_t timeout_ms);
 
 /*
  * Returns false once a connected peer has closed its channel or its process has ended. Both the

@@ -97,7 +97,7 @@ static const char *judge_first(const struct opening *opening, const struct packe
         return "no packet of this version of the library";
     if (!secret_equal(packet->nonce, opening->channel->nonce, sizeof packet->nonce))
         return "a wrong nonce";
-    if (packet->to != (uint32_t)opening->config->rank || packet->from >= TUTTI_MAX_RANKS ||
+    if (packet->to != (uint32_t)opening->config->rank || packet->from >= NODE_RANKS ||
         !rank_set_has(opening->to_accept, (int)packet->from))
         return "a rank that is not expected";
     *from = (int)packet->from;
@@ -123,7 +123,7 @@ static enum tutti_status on_pending(struct opening *opening, int slot)
         /* A connection that closes without a byte is a sweep's check whether this rank listens. */
         if (bytes > 0)
             log_write(TUTTI_LOG_WARN, opening->config->rank, "dropped a connection with %s", wrong);
-        channel_drop(&channel->pending[slot]);
+        fd_drop(&channel->pending[slot]);
         return TUTTI_OK;
     }
     key_make(opening, from, key);
@@ -152,7 +152,7 @@ static enum tutti_status accept_all(struct opening *opening)
         if (socket < 0)
             return errno == EAGAIN ? TUTTI_OK : error_errno("cannot accept a connection");
         int slot = (int)(opening->oldest++ % CHANNEL_PENDING);
-        channel_drop(&channel->pending[slot]);
+        fd_drop(&channel->pending[slot]);
         channel->pending[slot] = socket;
         status = on_pending(opening, slot);
     }
@@ -182,7 +182,7 @@ static enum tutti_status accept_higher(struct opening *opening, int peer)
     if (!link_send(channel->links[peer], &hello, -1))
         return errno == EAGAIN ? TUTTI_OK : peer_gone(opening, peer);
     (void)link_take(channel->links[peer], &from, &packet, &fd);
-    channel_drop(&fd);
+    fd_drop(&fd);
     rank_set_remove(&opening->to_accept, peer);
     rank_set_add(&channel->connected, peer);
     return TUTTI_OK;
@@ -291,7 +291,7 @@ static enum tutti_status await_reply(struct opening *opening, int peer)
     int fd;
     switch (link_take(channel->links[peer], &from, &packet, &fd)) {
     case LINK_PACKET:
-        channel_drop(&fd);
+        fd_drop(&fd);
         rank_set_remove(&opening->to_reply, peer);
         rank_set_add(&channel->connected, peer);
         return TUTTI_OK;
@@ -338,7 +338,7 @@ static enum tutti_status await_event(const struct opening *opening)
 {
     const struct channel *channel = opening->channel;
     const struct rank_set absent = missing(opening);
-    struct pollfd polls[1 + CHANNEL_PENDING + TUTTI_MAX_RANKS], link[2];
+    struct pollfd polls[1 + CHANNEL_PENDING + NODE_RANKS], link[2];
     nfds_t count = 0;
     polls[count++] = (struct pollfd){.fd = channel->listener, .events = POLLIN};
     for (int i = 0; i < CHANNEL_PENDING; i++)
@@ -468,11 +468,11 @@ enum tutti_status channel_listen(const char *directory, struct channel **channel
 
 static enum tutti_status check_config(const struct channel_config *config)
 {
-    if (config->size < 1 || config->size > TUTTI_MAX_RANKS || config->rank < 0 ||
+    if (config->size < 1 || config->size > NODE_RANKS || config->rank < 0 ||
         config->rank >= config->size)
         return error_set(TUTTI_ERR_INVALID,
                          "rank %d of %d: a channel has 1 to %d ranks, counted from 0", config->rank,
-                         config->size, TUTTI_MAX_RANKS);
+                         config->size, NODE_RANKS);
     return TUTTI_OK;
 }
 

@@ -23,7 +23,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,8 +93,7 @@ static void sweep(const char *path, int fd)
     int copy = fd_lift(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     DIR *folder = copy >= 0 ? fdopendir(copy) : NULL;
     if (!folder) {
-        if (copy >= 0)
-            close(copy);
+        fd_drop(&copy);
         return;
     }
     const struct dirent *entry;
@@ -137,8 +135,8 @@ enum tutti_status directory_open(const char *path, bool sweeps)
     return status;
 }
 
-/* Whether this user may make a directory there and owns the place. With `sudo -E`, root would leave
- * a directory in another user's place that this user cannot open. */
+/* Whether this user may make a directory there and owns it. With `sudo -E`, root would leave
+ * in a user's directory one that the user cannot open. */
 static bool is_own(const char *path)
 {
     struct stat info;
@@ -165,7 +163,7 @@ enum tutti_status channel_directory(char *path, size_t size, bool sweeps)
     return directory_open(path, sweeps);
 }
 
-/* One attempt. *swept: another start has taken the socket for a dead one. */
+/* One attempt. *swept: another start has taken the socket for a dead one; then no error is set. */
 static enum tutti_status listen_once(const char *directory, struct socket_path *path, int *fd,
                                      bool *swept)
 {
@@ -191,7 +189,7 @@ static enum tutti_status listen_once(const char *directory, struct socket_path *
                              address.sun_path, error_full());
     } else if (listen(listener, SOMAXCONN) != 0 || rename(address.sun_path, path->text) != 0) {
         *swept = errno == ENOENT;
-        status = error_errno("cannot listen at %s", path->text);
+        status = *swept ? TUTTI_ERR_SYSTEM : error_errno("cannot listen at %s", path->text);
         unlink(address.sun_path);
     }
     if (status == TUTTI_OK) {
@@ -209,7 +207,11 @@ enum tutti_status directory_listen(const char *directory, struct socket_path *pa
     enum tutti_status status = TUTTI_OK;
     for (int i = 0; i < ATTEMPTS && swept; i++)
         status = listen_once(directory, path, fd, &swept);
-    return status;
+    return swept ? error_set(TUTTI_ERR_SYSTEM,
+                             "cannot listen in %s: other processes have removed %d sockets there "
+                             "before they listened: set TUTTI_DIR to another directory",
+                             directory, ATTEMPTS)
+                 : status;
 }
 
 enum tutti_status directory_connect(const struct socket_path *path, int *fd)
@@ -224,9 +226,8 @@ enum tutti_status directory_connect(const struct socket_path *path, int *fd)
         *fd = connection;
         return TUTTI_OK;
     }
-    int code = errno;
-    close(connection);
-    errno = code;
+    const int code = errno;
+    fd_drop(&connection);
     if (code == EAGAIN || code == EINTR)
         return TUTTI_OK;
     enum tutti_status status = TUTTI_ERR_SYSTEM;

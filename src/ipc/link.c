@@ -40,21 +40,13 @@ static struct fork_mutex lock = FORK_MUTEX(close_in_child);
 static struct channel *channels;
 static struct link *links;
 
-void channel_drop(int *fd)
-{
-    int old = *fd;
-    *fd = -1;
-    if (old >= 0)
-        close(old);
-}
-
 /* ---- registry ------------------------------------------------------------------------------- */
 
 void channel_stop_listening(struct channel *channel)
 {
-    channel_drop(&channel->listener);
+    fd_drop(&channel->listener);
     for (int i = 0; i < CHANNEL_PENDING; i++)
-        channel_drop(&channel->pending[i]);
+        fd_drop(&channel->pending[i]);
 }
 
 /* Calls nothing but close(): another thread may have held the allocator's lock at the fork(). */
@@ -63,10 +55,10 @@ static void close_in_child(void)
     for (struct channel *channel = channels; channel; channel = channel->next)
         channel_stop_listening(channel);
     for (struct link *link = links; link; link = link->next) {
-        channel_drop(&link->socket);
-        channel_drop(&link->pidfd);
+        fd_drop(&link->socket);
+        fd_drop(&link->pidfd);
         for (struct message *message = link->queue; message; message = message->next)
-            channel_drop(&message->fd);
+            fd_drop(&message->fd);
     }
     channels = NULL;
     links = NULL;
@@ -116,7 +108,7 @@ bool packet_valid(const struct packet *packet, size_t bytes)
 {
     return bytes == sizeof *packet && packet->magic == PACKET_MAGIC &&
            packet->version == PACKET_VERSION && packet->kind >= PACKET_HELLO &&
-           packet->kind <= PACKET_BROADCAST;
+           packet->kind <= PACKET_SEND;
 }
 
 /* Compares channel and ranks. */
@@ -128,30 +120,30 @@ static bool packet_matches(const struct packet *packet, const struct packet *oth
 
 /* ---- queue: the caller has the lock --------------------------------------------------------- */
 
-/* The place of the oldest packet like `from` of this kind (ANY: of any kind), else the queue's end.
+/* The link to the oldest packet like `from` of this kind (ANY: of any kind), else the queue's end.
  */
 enum { PACKET_ANY = -1 };
 static struct message **find(struct link *link, const struct packet *from, int kind)
 {
-    struct message **place = &link->queue;
-    while (*place && !(packet_matches(&(*place)->packet, from) &&
-                       (kind == PACKET_ANY || (*place)->packet.kind == (uint32_t)kind)))
-        place = &(*place)->next;
-    return place;
+    struct message **at = &link->queue;
+    while (*at && !(packet_matches(&(*at)->packet, from) &&
+                    (kind == PACKET_ANY || (*at)->packet.kind == (uint32_t)kind)))
+        at = &(*at)->next;
+    return at;
 }
 
-static void drop_message(struct message **place)
+static void drop_message(struct message **at)
 {
-    struct message *message = *place;
-    *place = message->next;
-    channel_drop(&message->fd);
+    struct message *message = *at;
+    *at = message->next;
+    fd_drop(&message->fd);
     free(message);
 }
 
 static void forget(struct link *link, const struct packet *from)
 {
-    for (struct message **place; *(place = find(link, from, PACKET_ANY));)
-        drop_message(place);
+    for (struct message **at; *(at = find(link, from, PACKET_ANY));)
+        drop_message(at);
 }
 
 /* Returns false if there is no memory. Then the descriptor is still the caller's. */
@@ -159,7 +151,7 @@ static bool append(struct link *link, const struct message *received)
 {
     if (*find(link, &received->packet, PACKET_LEFT)) { /* no rank takes it */
         int fd = received->fd;
-        channel_drop(&fd);
+        fd_drop(&fd);
         if (received->packet.kind == PACKET_LEAVE)
             forget(link, &received->packet);
         return true;
@@ -167,12 +159,12 @@ static bool append(struct link *link, const struct message *received)
     struct message *message = malloc(sizeof *message);
     if (!message)
         return false;
-    struct message **place = &link->queue;
-    while (*place)
-        place = &(*place)->next;
+    struct message **at = &link->queue;
+    while (*at)
+        at = &(*at)->next;
     *message = *received;
     message->next = NULL;
-    *place = message;
+    *at = message;
     return true;
 }
 
@@ -212,7 +204,7 @@ static bool receive(struct link *link)
         received.fd = unpack(&header);
         if (packet_valid(&received.packet, (size_t)bytes) && append(link, &received))
             return true;
-        channel_drop(&received.fd);
+        fd_drop(&received.fd);
         shutdown(link->socket, SHUT_RDWR); /* this is no process of ours, or it cannot be served */
     }
     link->ended = true;
@@ -237,7 +229,7 @@ static int peer_pidfd(int socket, const struct ucred *peer)
      * alive when we asked. */
     struct pollfd hangup = {.fd = socket};
     if (poll(&hangup, 1, 0) != 0)
-        channel_drop(&pidfd);
+        fd_drop(&pidfd);
     return pidfd;
 }
 
@@ -297,13 +289,13 @@ void link_release(struct link *link)
         return;
     fork_mutex_lock(&lock);
     if (--link->holders == 0) {
-        struct link **place = &links;
-        while (*place != link)
-            place = &(*place)->next;
-        *place = link->next;
+        struct link **at = &links;
+        while (*at != link)
+            at = &(*at)->next;
+        *at = link->next;
         shutdown(link->socket, SHUT_RDWR); /* a child that inherited the socket keeps it open */
-        channel_drop(&link->socket);
-        channel_drop(&link->pidfd);
+        fd_drop(&link->socket);
+        fd_drop(&link->pidfd);
         while (link->queue)
             drop_message(&link->queue);
         free(link);
@@ -352,21 +344,21 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
 {
     enum link_news news = LINK_NOTHING;
     fork_mutex_lock(&lock);
-    struct message **place = find(link, from, PACKET_ANY);
-    while ((!packet || !*place) && receive(link))
-        place = find(link, from, PACKET_ANY);
+    struct message **at = find(link, from, PACKET_ANY);
+    while ((!packet || !*at) && receive(link))
+        at = find(link, from, PACKET_ANY);
     const bool left = *find(link, from, PACKET_LEAVE) != NULL;
-    if (*place && (*place)->packet.kind != PACKET_LEAVE && (packet || !(left || link->ended)))
+    if (*at && (*at)->packet.kind != PACKET_LEAVE && (packet || !(left || link->ended)))
         news = LINK_PACKET;
     else if (left)
         news = LINK_LEFT; /* the LEAVE stays in the queue */
     else if (link->ended)
         news = LINK_ENDED;
     if (news == LINK_PACKET && packet) {
-        *packet = (*place)->packet;
-        *fd = (*place)->fd;
-        (*place)->fd = LINK_NO_FD;
-        drop_message(place);
+        *packet = (*at)->packet;
+        *fd = (*at)->fd;
+        (*at)->fd = LINK_NO_FD;
+        drop_message(at);
     }
     fork_mutex_unlock(&lock);
     return news;
@@ -399,9 +391,9 @@ void channel_close(struct channel *channel)
     if (!channel)
         return;
     fork_mutex_lock(&lock);
-    for (struct channel **place = &channels; *place; place = &(*place)->next)
-        if (*place == channel) {
-            *place = channel->next;
+    for (struct channel **at = &channels; *at; at = &(*at)->next)
+        if (*at == channel) {
+            *at = channel->next;
             break;
         }
     fork_mutex_unlock(&lock);

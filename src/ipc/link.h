@@ -31,9 +31,7 @@ enum { PACKET_VERSION = 2 };
 enum packet_kind {
     PACKET_HELLO = 1, /* from both ranks: the channel opens */
     PACKET_LEAVE,     /* the sender has closed its channel, or gives up opening it */
-    PACKET_SEND,      /* these carry a descriptor; the kind shows whether ranks disagree */
-    PACKET_ALL_GATHER,
-    PACKET_BROADCAST,
+    PACKET_SEND,      /* carries a descriptor */
 };
 
 struct packet {
@@ -57,9 +55,9 @@ struct channel {
     int size;
     uint8_t nonce[CHANNEL_NONCE_BYTES];
     const struct interrupt *interrupt;
-    struct rank_set connected;           /* links[r] has passed the handshake */
-    struct link *links[TUTTI_MAX_RANKS]; /* held; NULL: none */
-    struct socket_path path;             /* while it listens */
+    struct rank_set connected;      /* links[r] has passed the handshake */
+    struct link *links[NODE_RANKS]; /* held; NULL: none */
+    struct socket_path path;        /* while it listens */
     int listener;
     int pending[CHANNEL_PENDING];
 };
@@ -106,8 +104,5 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
                          int *fd);
 /* Fills two entries for poll(): the socket with these events, and the process' end. */
 void link_polls(const struct link *link, short events, struct pollfd polls[2]);
-
-/* Closes *fd unless it is -1, and makes it -1. */
-void channel_drop(int *fd);
 
 #endif

@@ -61,17 +61,17 @@ static void *reserve(size_t bytes)
 /* Maps the first `part` of `bytes` bytes, at addresses reserved for all of them. */
 static enum tutti_status map_shared(int fd, size_t bytes, size_t part, struct segment *segment)
 {
-    void *place = bytes > PLACED_BYTES || part < bytes ? reserve(bytes) : NULL;
-    if (!place && part < bytes)
+    void *reserved = bytes > PLACED_BYTES || part < bytes ? reserve(bytes) : NULL;
+    if (!reserved && part < bytes)
         return error_errno("cannot reserve addresses for %zu bytes of shared memory; see ulimit -v",
                            bytes);
-    void *base =
-        mmap(place, part, PROT_READ | PROT_WRITE, MAP_SHARED | (place ? MAP_FIXED : 0), fd, 0);
+    void *base = mmap(reserved, part, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | (reserved ? MAP_FIXED : 0), fd, 0);
     if (base == MAP_FAILED) {
         enum tutti_status status =
             error_errno("cannot map %zu bytes of shared memory; see ulimit -v", bytes);
-        if (place)
-            munmap(place, bytes);
+        if (reserved)
+            munmap(reserved, bytes);
         return status;
     }
     if (madvise(base, bytes, MADV_DONTFORK) != 0) {

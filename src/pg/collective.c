@@ -20,7 +20,7 @@ struct reading {
     const struct pg_call *call;
     const struct coll *coll;
     const struct pg_lists *lists;
-    struct pg_op *op;
+    struct pg_operation *operation;
     struct pg_operand *sides[2]; /* send, recv */
     int model;                   /* the side that is one block and that all ranks have */
 };
@@ -63,7 +63,7 @@ static enum tutti_status side_read(const struct reading *reading, int side, int 
 static enum tutti_status sides_read(const struct reading *reading, struct pg_lists *lists)
 {
     const struct coll *coll = reading->coll;
-    const int root = reading->op->args.peer, rank = reading->pg->comm->rank;
+    const int root = reading->operation->args.peer, rank = reading->pg->comm->rank;
     for (int side = 0; side < 2; side++) {
         if (!coll_has(side ? coll->recv : coll->send, rank, root))
             lists->count[side] = 0;
@@ -74,7 +74,7 @@ static enum tutti_status sides_read(const struct reading *reading, struct pg_lis
                              lists->list[side], TUTTI_MAX_TENSORS);
     }
     const int pairs = coll->send_all && coll->recv_all ? 1 : lists->count[reading->model];
-    reading->op->operation.pairs = (uint32_t)pairs;
+    reading->operation->description.pairs = (uint32_t)pairs;
     for (int side = 0; side < 2; side++) {
         enum tutti_status status = lists->count[side] ? side_read(reading, side, pairs) : TUTTI_OK;
         if (status != TUTTI_OK)
@@ -90,26 +90,26 @@ static enum tutti_status sides_read(const struct reading *reading, struct pg_lis
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
 /* Whether the dimensions lie in memory in row-major order. */
-static bool is_row_major(const struct layout_operation *operation)
+static bool is_row_major(const struct layout_operation *description)
 {
     int position = 0;
-    for (int d = operation->dims - 1; d >= 0; d--)
-        if (operation->order[d] != LAYOUT_NO_POSITION && operation->order[d] != position++)
+    for (int d = description->dims - 1; d >= 0; d--)
+        if (description->order[d] != LAYOUT_NO_POSITION && description->order[d] != position++)
             return false;
     return true;
 }
 
 /* Describe a tensor and check its data. */
 static enum tutti_status tensor_read(const struct reading *reading, int side, int index,
-                                     struct coll_args *args, struct layout_operation *operation)
+                                     struct coll_args *args, struct layout_operation *description)
 {
     const struct tutti_tensor *tensor = tensor_at(reading, side, index);
     enum tutti_device device;
-    enum tutti_status status = pg_tensor_describe(tensor, &device, args, operation);
+    enum tutti_status status = pg_tensor_describe(tensor, &device, args, description);
     if (status == TUTTI_OK)
         status = pg_device_check(device);
-    operation->device = (uint8_t)device;
-    const tutti_op_t op = reading->coll->reduces ? reading->op->args.op : TUTTI_SUM;
+    description->device = (uint8_t)device;
+    const tutti_op_t op = reading->coll->reduces ? reading->operation->args.op : TUTTI_SUM;
     const struct coll_args data =
         coll_args_make(tensor->data, tensor->data, args->count, args->dtype, op, 0);
     if (status == TUTTI_OK)
@@ -124,11 +124,11 @@ static enum tutti_status tensor_read(const struct reading *reading, int side, in
 static enum tutti_status tensor_compare(const struct reading *reading, int side,
                                         const struct layout_operation *block, size_t count,
                                         const struct coll_args *args,
-                                        const struct layout_operation *operation)
+                                        const struct layout_operation *description)
 {
     const size_t blocks = (size_t)reading->sides[side]->blocks;
     if (is_lists(reading) || blocks > 1) {
-        if (!is_row_major(operation) || !is_row_major(block))
+        if (!is_row_major(description) || !is_row_major(block))
             return error_set(
                 TUTTI_ERR_INVALID,
                 "only the last dimension may be contiguous: expected row-major strides "
@@ -139,7 +139,7 @@ static enum tutti_status tensor_compare(const struct reading *reading, int side,
                              count, blocks);
         return TUTTI_OK;
     }
-    return pg_same_layout(block, operation);
+    return pg_same_layout(block, description);
 }
 
 /* ---- a pair ---------------------------------------------------------------------------------- */
@@ -150,22 +150,23 @@ static uint32_t hash_add(uint32_t hash, uint64_t value)
 }
 
 /* Add a pair behind the first to the hash that the ranks compare. */
-static void pair_hash(struct pg_op *op, const struct layout_operation *block, size_t count)
+static void pair_hash(struct pg_operation *operation, const struct layout_operation *block,
+                      size_t count)
 {
-    uint32_t hash = hash_add(hash_add(op->operation.more_pairs, count), block->dims);
+    uint32_t hash = hash_add(hash_add(operation->description.more_pairs, count), block->dims);
     for (int d = 0; d < block->dims; d++)
         hash = hash_add(hash, (uint64_t)block->sizes[d] << 8 ^ block->order[d]);
-    op->operation.more_pairs = hash;
+    operation->description.more_pairs = hash;
 }
 
 /* Read the block of a pair. The description of the first pair's block is the call's. */
 static enum tutti_status block_read(const struct reading *reading, int pair,
                                     struct layout_operation *block, size_t *count)
 {
-    struct pg_op *op = reading->op;
-    struct coll_args args = op->args;
+    struct pg_operation *operation = reading->operation;
+    struct coll_args args = operation->args;
     const size_t blocks = (size_t)reading->sides[reading->model]->blocks;
-    const uint32_t pairs = op->operation.pairs;
+    const uint32_t pairs = operation->description.pairs;
     enum tutti_status status = tensor_read(
         reading, reading->model, pair * reading->sides[reading->model]->each, &args, block);
     if (status == TUTTI_OK && args.count % blocks)
@@ -173,31 +174,32 @@ static enum tutti_status block_read(const struct reading *reading, int pair,
                            "it has %zu elements: expected a multiple of %zu, the number of ranks",
                            args.count, blocks);
     if (status == TUTTI_OK && pair)
-        status = pg_same_kind(op->args.dtype, args.dtype, &op->operation, block);
+        status = pg_same_kind(operation->args.dtype, args.dtype, &operation->description, block);
     if (status != TUTTI_OK)
         return error_context(status, "%s: %s[%d]", reading->call->name, side_names[reading->model],
                              pair);
     *count = args.count / blocks;
     if (pair) {
-        pair_hash(op, block, *count);
+        pair_hash(operation, block, *count);
         return TUTTI_OK;
     }
-    op->args = args;
-    op->args.count = *count;
-    op->operation = *block;
-    op->operation.pairs = pairs;
+    operation->args = args;
+    operation->args.count = *count;
+    operation->description = *block;
+    operation->description.pairs = pairs;
     if (is_lists(reading)) {
-        op->operation.format = LAYOUT_LISTS;
-        op->operation.dims = 0;
-        memset(op->operation.order, LAYOUT_NO_POSITION, sizeof op->operation.order);
-        op->args.count = 0;
+        operation->description.format = LAYOUT_LISTS;
+        operation->description.dims = 0;
+        memset(operation->description.order, LAYOUT_NO_POSITION,
+               sizeof operation->description.order);
+        operation->args.count = 0;
     }
     return TUTTI_OK;
 }
 
 static enum tutti_status pair_read(const struct reading *reading, int pair)
 {
-    struct layout_operation block, operation;
+    struct layout_operation block, description;
     size_t count = 0;
     enum tutti_status status = block_read(reading, pair, &block, &count);
     for (int side = 0; side < 2 && status == TUTTI_OK; side++) {
@@ -206,13 +208,13 @@ static enum tutti_status pair_read(const struct reading *reading, int pair)
             continue;
         for (int i = 0; operand->count && i < operand->each && status == TUTTI_OK; i++) {
             const int index = pair * operand->each + i;
-            struct coll_args args = reading->op->args;
-            status = tensor_read(reading, side, index, &args, &operation);
+            struct coll_args args = reading->operation->args;
+            status = tensor_read(reading, side, index, &args, &description);
             if (status == TUTTI_OK)
-                status = pg_same_kind(reading->op->args.dtype, args.dtype, &reading->op->operation,
-                                      &operation);
+                status = pg_same_kind(reading->operation->args.dtype, args.dtype,
+                                      &reading->operation->description, &description);
             if (status == TUTTI_OK)
-                status = tensor_compare(reading, side, &block, count, &args, &operation);
+                status = tensor_compare(reading, side, &block, count, &args, &description);
             if (status != TUTTI_OK)
                 return error_context(status, "%s: %s[%d]", reading->call->name, side_names[side],
                                      index);
@@ -230,7 +232,7 @@ static bool is_in_place(const struct reading *reading, int send, int recv)
     const int own = reading->pg->comm->rank;
     const struct tutti_tensor *from = tensor_at(reading, 0, send);
     const struct tutti_tensor *to = tensor_at(reading, 1, recv);
-    const size_t width = dtype_bytes(reading->op->args.dtype);
+    const size_t width = dtype_bytes(reading->operation->args.dtype);
     const int send_index = send % sides[0]->each, recv_index = recv % sides[1]->each;
     uintptr_t at[2] = {(uintptr_t)from->data, (uintptr_t)to->data};
     if (send / sides[0]->each != recv / sides[1]->each)
@@ -255,7 +257,7 @@ static bool overlap(const struct tutti_tensor *a, const struct tutti_tensor *b, 
 /* Check that no other tensor overlaps one that is received, except in place. */
 static enum tutti_status overlaps_check(const struct reading *reading)
 {
-    const size_t width = dtype_bytes(reading->op->args.dtype);
+    const size_t width = dtype_bytes(reading->operation->args.dtype);
     for (int recv = 0; recv < reading->lists->count[1]; recv++) {
         const struct tutti_tensor *to = tensor_at(reading, 1, recv);
         for (int side = 0; side < 2; side++) {
@@ -278,7 +280,7 @@ static enum tutti_status overlaps_check(const struct reading *reading)
 /* ---- the operation --------------------------------------------------------------------------- */
 
 static enum tutti_status collective_read(const struct tutti_pg *pg, const struct pg_call *call,
-                                         struct pg_lists *lists, struct pg_op *op)
+                                         struct pg_lists *lists, struct pg_operation *operation)
 {
     const struct coll *coll = &coll_rows[call->collective];
     const struct reading reading = {
@@ -286,12 +288,12 @@ static enum tutti_status collective_read(const struct tutti_pg *pg, const struct
         .call = call,
         .coll = coll,
         .lists = lists,
-        .op = op,
-        .sides = {&op->send, &op->recv},
+        .operation = operation,
+        .sides = {&operation->send, &operation->recv},
         .model = coll->send != COLL_OF_ALL || (coll->send_all && !coll->recv_all),
     };
-    if (coll->peer && (unsigned)op->args.peer >= (unsigned)pg->comm->world_size)
-        return coll_explain(call->name, coll, &op->args, COLL_BAD_PEER, pg->comm->rank,
+    if (coll->peer && (unsigned)operation->args.peer >= (unsigned)pg->comm->world_size)
+        return coll_explain(call->name, coll, &operation->args, COLL_BAD_PEER, pg->comm->rank,
                             pg->comm->world_size, "send");
     if (!pg->comm->rules.paths.all)
         return error_set(TUTTI_ERR_DECLINED,
@@ -299,15 +301,15 @@ static enum tutti_status collective_read(const struct tutti_pg *pg, const struct
                          "barriers run",
                          call->name);
     enum tutti_status status = sides_read(&reading, lists);
-    for (uint32_t pair = 0; status == TUTTI_OK && pair < op->operation.pairs; pair++)
+    for (uint32_t pair = 0; status == TUTTI_OK && pair < operation->description.pairs; pair++)
         status = pair_read(&reading, (int)pair);
     return status == TUTTI_OK ? overlaps_check(&reading) : status;
 }
 
 /* Whether the blocks of each pair lie side by side. */
-static bool is_contiguous(const struct pg_op *op, const struct pg_operand *operand)
+static bool is_contiguous(const struct pg_operation *operation, const struct pg_operand *operand)
 {
-    const size_t width = dtype_bytes(op->args.dtype);
+    const size_t width = dtype_bytes(operation->args.dtype);
     for (int i = 1; i < operand->count; i++) {
         const struct tutti_tensor *before = &operand->tensors[i - 1];
         if (i % operand->each &&
@@ -320,15 +322,16 @@ static bool is_contiguous(const struct pg_op *op, const struct pg_operand *opera
 /* Whether the lists of an all-to-all can be the operands of its v-form: no tensor that is sent lies
  * between two that are received, and the other way round; each lies a whole number of elements
  * behind the first. */
-static bool is_apart(const struct pg_op *op)
+static bool is_apart(const struct pg_operation *operation)
 {
-    const size_t width = dtype_bytes(op->args.dtype);
-    const struct pg_operand *operands[] = {&op->send, &op->recv};
+    const size_t width = dtype_bytes(operation->args.dtype);
+    const struct pg_operand *operands[] = {&operation->send, &operation->recv};
     uintptr_t begin[2] = {UINTPTR_MAX, UINTPTR_MAX}, end[2] = {0, 0};
     uintptr_t phase = UINTPTR_MAX;
-    for (int i = 0; i < op->send.count + op->recv.count; i++) {
-        const int side = i >= op->send.count;
-        const struct tutti_tensor *tensor = &operands[side]->tensors[side ? i - op->send.count : i];
+    for (int i = 0; i < operation->send.count + operation->recv.count; i++) {
+        const int side = i >= operation->send.count;
+        const struct tutti_tensor *tensor =
+            &operands[side]->tensors[side ? i - operation->send.count : i];
         const uintptr_t at = (uintptr_t)tensor->data;
         const size_t bytes = pg_elements(tensor) * width;
         if (!bytes)
@@ -343,10 +346,10 @@ static bool is_apart(const struct pg_op *op)
 }
 
 /* Copy a tensor. Its sizes and strides follow the tensors in memory. */
-static void tensor_copy(struct pg_op *op, int index, const struct tutti_tensor *from,
+static void tensor_copy(struct pg_operation *operation, int index, const struct tutti_tensor *from,
                         int64_t *numbers)
 {
-    struct tutti_tensor *to = &op->tensors[index];
+    struct tutti_tensor *to = &operation->tensors[index];
     int64_t *sizes = numbers + 2 * TUTTI_MAX_DIMS * index, *strides = sizes + TUTTI_MAX_DIMS;
     uint64_t stride = 1; /* overflows only if a size is 0; then strides mean nothing */
     *to = *from;
@@ -358,24 +361,28 @@ static void tensor_copy(struct pg_op *op, int index, const struct tutti_tensor *
     }
 }
 
-static void collective_fill(struct pg_op *op, const struct pg_lists *lists)
+static void collective_fill(struct pg_operation *operation, const struct pg_lists *lists)
 {
     const int sends = lists->count[0], all = sends + lists->count[1];
-    int64_t *numbers = (int64_t *)(void *)&op->tensors[all];
+    int64_t *numbers = (int64_t *)(void *)&operation->tensors[all];
     for (int i = 0; i < all; i++)
-        tensor_copy(op, i,
+        tensor_copy(operation, i,
                     (const struct tutti_tensor *)lists->list[i >= sends] +
                         (i < sends ? i : i - sends),
                     numbers);
-    op->send.tensors = op->tensors;
-    op->recv.tensors = op->tensors + sends;
-    op->direct = op->operation.format == LAYOUT_LISTS
-                     ? is_apart(op)
-                     : is_contiguous(op, &op->send) && is_contiguous(op, &op->recv);
-    pg_title_make(op, (int)op->operation.pairs);
-    op->work.tensors = op->tensors;
-    op->work.tensor_count = all;
-    op->inputs = 1;
+    operation->send.tensors = operation->tensors;
+    operation->recv.tensors = operation->tensors + sends;
+    /* CUDA has no kernel for the v-form. */
+    const bool is_v_form = operation->description.format == LAYOUT_LISTS &&
+                           operation->description.device == TUTTI_DEVICE_CPU;
+    if (is_v_form ? is_apart(operation)
+                  : is_contiguous(operation, &operation->send) &&
+                        is_contiguous(operation, &operation->recv))
+        operation->facts = LAYOUT_WHOLE;
+    pg_title_make(operation, (int)operation->description.pairs);
+    operation->work.tensors = operation->tensors;
+    operation->work.tensor_count = all;
+    operation->inputs = 1;
 }
 
 static enum tutti_status submit(tutti_pg_t *pg, enum tutti_collective collective, const char *name,
@@ -474,17 +481,17 @@ enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor 
 }
 
 static enum tutti_status barrier_read(const struct tutti_pg *pg, const struct pg_call *call,
-                                      struct pg_lists *lists, struct pg_op *op)
+                                      struct pg_lists *lists, struct pg_operation *operation)
 {
     (void)pg, (void)call, (void)lists;
-    memset(op->operation.order, LAYOUT_NO_POSITION, sizeof op->operation.order);
+    memset(operation->description.order, LAYOUT_NO_POSITION, sizeof operation->description.order);
     return TUTTI_OK;
 }
 
-static void barrier_fill(struct pg_op *op, const struct pg_lists *lists)
+static void barrier_fill(struct pg_operation *operation, const struct pg_lists *lists)
 {
     (void)lists;
-    pg_title_make(op, 0);
+    pg_title_make(operation, 0);
 }
 
 enum tutti_status tutti_pg_barrier(tutti_pg_t *pg, const struct tutti_pg_call_options *options,

@@ -7,7 +7,6 @@
 #include "ipc/futex.h"
 #include "tutti/tutti.h"
 
-#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -16,7 +15,7 @@ enum {
     NOTIFY_EVERY = LAYOUT_POSTS / 2,
     SPINS = 64, /* 1. polls of the own bell; or, with idle cores: */
     SPINS_SPARE = 10000,
-    YIELDS = 100,  /* 2. polls with sched_yield() between them */
+    YIELDS = 100,  /* 2. polls with wait_yield() between them */
     NAP_SHARE = 8, /* 3. naps of an eighth of the idle time, from 50 us to 1 ms, */
     NAP_LEAST_NS = 50000,
     NAP_MOST_NS = 1000000,
@@ -53,10 +52,9 @@ static bool has_come(void *context)
 static bool poll_for_event(struct event *event)
 {
     bool come = wait_spin(has_come, event, 0, event->control->spare_cores ? SPINS_SPARE : SPINS);
-    for (int i = 0; i < YIELDS && !come; i++) {
-        sched_yield();
+    int64_t now = come ? 0 : deadline_now();
+    for (int i = 0; i < YIELDS && !come && wait_yield(&now); i++)
         come = has_come(event);
-    }
     return come;
 }
 

@@ -2,7 +2,7 @@
 /*
  * The engine: from the queue to the end of an operation. One thread at a time steps it: the group's
  * thread, or one that waits for a work. The thread waits only inside an operation that all ranks
- * have started. An operation that some rank has not submitted stays in a table and delays nothing
+ * have started. An operation that some rank has not submitted stays in a map and delays nothing
  * else.
  *
  * A waiting thread handles only events. Faults, deadlines and the group's end are left to the
@@ -12,10 +12,10 @@
 #include "base/deadline.h"
 #include "base/order.h"
 #include "base/point.h"
-#include "cpu/group.h"
+#include "base/wait.h"
+#include "peers/peers.h"
 #include "pg/pg.h"
 
-#include <sched.h>
 #include <sys/prctl.h>
 
 enum {
@@ -25,9 +25,9 @@ enum {
     ANSWER_MS = 5000,    /* within which the leader has to answer */
 };
 
-static struct pg_op *op_of(struct pg_key *key)
+static struct pg_operation *operation_of(struct pg_key *key)
 {
-    return (struct pg_op *)(void *)((char *)key - offsetof(struct pg_op, key));
+    return (struct pg_operation *)(void *)((char *)key - offsetof(struct pg_operation, key));
 }
 
 /* Whether the group has operations that are not done. */
@@ -42,30 +42,39 @@ static bool is_busy(const struct tutti_pg *pg)
 
 /* Whether an operation cannot be announced yet: its input is not ready, or an earlier operation of
  * its tag waits in this scan. A late one is withdrawn anyway, so its order does not matter. */
-static bool must_wait(const struct tutti_pg *pg, const struct pg_op *op)
+static bool must_wait(const struct tutti_pg *pg, const struct pg_operation *operation)
 {
-    struct pg_tag *tag = op->tag_state;
-    if (op->input_late)
+    struct pg_tag *tag = operation->tag_state;
+    if (operation->input_late)
         return false;
-    if (tag->waits_in_scan != pg->scan && (!op->staging || pg_staging_input_ready(pg, op)))
+    if (tag->waits_in_scan != pg->scan && (!operation->cuda || pg_cuda_input_ready(operation)))
         return false;
     tag->waits_in_scan = pg->scan;
     return true;
 }
 
 /* Pass on an operation that need not wait any longer. */
-static void pass_on(struct tutti_pg *pg, struct pg_op *op)
+static void pass_on(struct tutti_pg *pg, struct pg_operation *operation)
 {
     const int own = pg->control.rank;
-    if (pg_is_message(op) && op->input_late)
-        pg_complete(pg, op,
+    if (pg_is_message(operation) && operation->input_late)
+        pg_complete(pg, operation,
                     &(struct pg_outcome){.status = TUTTI_ERR_TIMEOUT, .rank = own, .peer = own});
-    else if (pg_is_message(op))
-        pg_message_begin(pg, op);
+    else if (pg_is_message(operation))
+        pg_message_begin(pg, operation);
     else if (pg->lacks_rank) /* submitted before; only the stepping thread writes it */
-        pg_complete(pg, op, &pg->fault);
+        pg_complete(pg, operation, &pg->fault);
     else
-        pg_list_append(&pg->to_announce, op);
+        pg_list_append(&pg->to_announce, operation);
+}
+
+/* The stream has come: start what is copied before the announcement. */
+static void copy_early(struct pg_operation *operation)
+{
+    if (operation->sparse)
+        pg_sparse_copy_in(operation);
+    else if (pg_is_message(operation))
+        pg_staging_copy_message(operation);
 }
 
 /* Pass on the operations that need not wait any longer, except for what has to be copied first. */
@@ -74,16 +83,16 @@ static void release_ready(struct tutti_pg *pg)
     struct pg_list list = pg->awaiting_input;
     pg->awaiting_input = (struct pg_list){NULL, NULL};
     pg->scan++;
-    for (struct pg_op *op; (op = pg_list_take(&list));) {
-        bool waits = must_wait(pg, op);
-        if (!waits && op->staging && !op->input_late) {
-            (op->sparse ? pg_sparse_copy_in : pg_staging_copy_early)(pg, op);
-            waits = must_wait(pg, op);
+    for (struct pg_operation *operation; (operation = pg_list_take(&list));) {
+        bool waits = must_wait(pg, operation);
+        if (!waits && operation->cuda && !operation->input_late) {
+            copy_early(operation);
+            waits = must_wait(pg, operation);
         }
         if (waits)
-            pg_list_append(&pg->awaiting_input, op);
+            pg_list_append(&pg->awaiting_input, operation);
         else
-            pass_on(pg, op);
+            pass_on(pg, operation);
     }
 }
 
@@ -92,10 +101,11 @@ static bool has_polled_event(void *context)
 {
     struct tutti_pg *pg = context;
     pg->scan++;
-    for (const struct pg_op *op = pg->awaiting_input.first; op; op = op->next)
-        if (!must_wait(pg, op))
+    for (const struct pg_operation *operation = pg->awaiting_input.first; operation;
+         operation = operation->next)
+        if (!must_wait(pg, operation))
             return true;
-    return pg->copying_out.first && pg_staging_copies_done(pg, pg->copying_out.first);
+    return pg->copying_out.first && pg_cuda_is_done(pg->copying_out.first);
 }
 
 /* ---- the end of the group -------------------------------------------------------------------- */
@@ -103,25 +113,25 @@ static bool has_polled_event(void *context)
 /* Complete the collectives. */
 static void fail_collectives(struct tutti_pg *pg, const struct pg_outcome *fault)
 {
-    struct pg_op *op;
+    struct pg_operation *operation;
     struct pg_key *key;
-    while ((key = pg_table_take_any(&pg->announced)))
-        pg_complete(pg, op_of(key), fault);
-    while ((op = pg_list_take(&pg->to_announce)))
-        pg_complete(pg, op, fault);
+    while ((key = pg_map_take_any(&pg->announced)))
+        pg_complete(pg, operation_of(key), fault);
+    while ((operation = pg_list_take(&pg->to_announce)))
+        pg_complete(pg, operation, fault);
     struct pg_list list = pg->awaiting_input;
     pg->awaiting_input = (struct pg_list){NULL, NULL};
-    while ((op = pg_list_take(&list)))
-        if (pg_is_message(op))
-            pg_list_append(&pg->awaiting_input, op);
+    while ((operation = pg_list_take(&list)))
+        if (pg_is_message(operation))
+            pg_list_append(&pg->awaiting_input, operation);
         else
-            pg_complete(pg, op, fault);
+            pg_complete(pg, operation, fault);
 }
 
 /* The group has ended: complete all its operations with its fault. The first fault is kept. */
 static void fail_group(struct tutti_pg *pg, const struct pg_outcome *fault)
 {
-    struct pg_op *op;
+    struct pg_operation *operation;
     pthread_mutex_lock(&pg->lock);
     if (!pg->has_failed)
         pg->fault = *fault;
@@ -131,15 +141,15 @@ static void fail_group(struct tutti_pg *pg, const struct pg_outcome *fault)
     pg->queue = (struct pg_list){NULL, NULL};
     pthread_mutex_unlock(&pg->lock);
     fail_collectives(pg, &first_fault);
-    while ((op = pg_list_take(&queue)))
-        pg_complete(pg, op, &first_fault);
-    while ((op = pg_list_take(&pg->awaiting_input)))
-        pg_complete(pg, op, &first_fault);
+    while ((operation = pg_list_take(&queue)))
+        pg_complete(pg, operation, &first_fault);
+    while ((operation = pg_list_take(&pg->awaiting_input)))
+        pg_complete(pg, operation, &first_fault);
     pg_messages_drop(pg);
-    while ((op = pg_list_take(&pg->sends)))
-        pg_complete(pg, op, &first_fault);
-    while ((op = pg_list_take(&pg->receives)))
-        pg_complete(pg, op, &first_fault);
+    while ((operation = pg_list_take(&pg->sends)))
+        pg_complete(pg, operation, &first_fault);
+    while ((operation = pg_list_take(&pg->receives)))
+        pg_complete(pg, operation, &first_fault);
 }
 
 static struct pg_outcome outcome_of(const struct tutti_fault *fault)
@@ -151,7 +161,7 @@ static struct pg_outcome outcome_of(const struct tutti_fault *fault)
 static void fail_with_comm_fault(struct tutti_pg *pg)
 {
     struct tutti_fault fault = {.struct_size = sizeof fault};
-    if (cpu_group_status(pg->comm->host, &fault) == TUTTI_OK)
+    if (peers_status(pg->comm->peers, &fault) == TUTTI_OK)
         return;
     const struct pg_outcome outcome = outcome_of(&fault);
     fail_group(pg, &outcome);
@@ -195,17 +205,20 @@ static void handle_exited(struct tutti_pg *pg, const struct exited *exited)
 static bool complete_copied(struct tutti_pg *pg)
 {
     bool any = false;
-    for (; pg->copying_out.first && pg_staging_copies_done(pg, pg->copying_out.first); any = true) {
+    for (; pg->copying_out.first && pg_cuda_is_done(pg->copying_out.first); any = true) {
         struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
         struct tutti_fault fault = {.struct_size = sizeof fault};
-        struct pg_op *op = pg_list_take(&pg->copying_out);
-        if (op->direct && tutti_comm_status(pg->direct, &fault) != TUTTI_OK) {
-            outcome = outcome_of(&fault);
-            (void)pg_comm_fail(pg->comm, fault.status, fault.peer);
-            fail_group(pg, &outcome);
-            outcome = pg->fault; /* the first fault; only this thread writes it */
+        struct pg_operation *operation = pg_list_take(&pg->copying_out);
+        if (pg_is_on_device(operation) && tutti_comm_status(pg->direct, &fault) != TUTTI_OK) {
+            struct tutti_fault cause; /* of which a peer knows: pg_cuda_fail() */
+            if (peers_check(pg->comm->peers, pg->control.rank, false, &cause))
+                fault = cause;
+            fault.sequence = peers_sequence(pg->comm->peers);
+            (void)peers_fail(pg->comm->peers, &fault);
+            fail_with_comm_fault(pg);
+            outcome = pg->fault; /* only this thread writes it */
         }
-        pg_complete(pg, op, &outcome);
+        pg_complete(pg, operation, &outcome);
     }
     return any;
 }
@@ -216,23 +229,23 @@ static bool complete_copied(struct tutti_pg *pg)
 static bool take_submitted(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
 {
     struct pg_list queue = {NULL, NULL};
-    struct pg_op *op;
+    struct pg_operation *operation;
     pthread_mutex_lock(&pg->lock);
-    if (is_own_thread || !order_load_relaxed_u32(&pg->staged)) {
+    if (is_own_thread || !order_load_relaxed_u32(&pg->has_cuda)) {
         queue = pg->queue;
         pg->queue = (struct pg_list){NULL, NULL};
     }
     *stopping = pg->stopping;
     pthread_mutex_unlock(&pg->lock);
     const bool any = queue.first != NULL;
-    while ((op = pg_list_take(&queue))) {
-        if (!op->staging && !pg->awaiting_input.first) {
-            pass_on(pg, op);
+    while ((operation = pg_list_take(&queue))) {
+        if (!operation->cuda && !pg->awaiting_input.first) {
+            pass_on(pg, operation);
             continue;
         }
-        pg_list_append(&pg->awaiting_input, op);
-        if (op->deadline < pg->next_deadline)
-            pg->next_deadline = op->deadline;
+        pg_list_append(&pg->awaiting_input, operation);
+        if (operation->deadline < pg->next_deadline)
+            pg->next_deadline = operation->deadline;
     }
     release_ready(pg);
     return any;
@@ -241,36 +254,36 @@ static bool take_submitted(struct tutti_pg *pg, bool is_own_thread, bool *stoppi
 static bool announce(struct tutti_pg *pg)
 {
     bool any = false;
-    for (struct pg_op *op; (op = pg->to_announce.first); any = true) {
-        const struct layout_announcement announcement = {.kind = op->input_late ? LAYOUT_LATE
-                                                                                : LAYOUT_ANNOUNCED,
-                                                         .tag = op->key.tag,
-                                                         .inputs = op->inputs,
-                                                         .direct = op->direct,
-                                                         .sequence = op->key.sequence,
-                                                         .operation = op->operation};
+    for (struct pg_operation *operation; (operation = pg->to_announce.first); any = true) {
+        const struct layout_announcement announcement = {
+            .kind = operation->input_late ? LAYOUT_LATE : LAYOUT_ANNOUNCED,
+            .tag = operation->key.tag,
+            .inputs = operation->inputs,
+            .facts = operation->facts,
+            .sequence = operation->key.sequence,
+            .operation = operation->description};
         if (!pg_control_announce(&pg->control, &announcement))
             break;
         pg_list_take(&pg->to_announce);
-        pg_record(pg, op);
-        if (op->input_late)
-            op->withdraw_at = deadline_now();
-        op->withdrawn = op->input_late;
-        pg_table_insert(&pg->announced, &op->key);
-        if (op->deadline < pg->next_deadline)
-            pg->next_deadline = op->deadline;
+        pg_record(pg, operation);
+        if (operation->input_late)
+            operation->withdraw_at = deadline_now();
+        operation->withdrawn = operation->input_late;
+        pg_map_insert(&pg->announced, &operation->key);
+        if (operation->deadline < pg->next_deadline)
+            pg->next_deadline = operation->deadline;
     }
     return any;
 }
 
-static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op)
+static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    struct pg_part part = {.count = op->args.count};
-    if (op->staging && part.count)
-        return pg_staging_run(pg, op, 0, part.count);
-    for (int i = 0; i < op->work.tensor_count; i++)
-        part.data[i] = op->tensors[i].data;
-    return pg_part_reduce(pg, op, &part);
+    struct pg_part part = {.count = operation->args.count};
+    if (operation->cuda && !pg_is_on_device(operation) && part.count)
+        return pg_staging_run(pg, operation, 0, part.count);
+    for (int i = 0; i < operation->work.tensor_count; i++)
+        part.data[i] = operation->tensors[i].data;
+    return pg_part_reduce(pg, operation, &part);
 }
 
 /* An operation begins, or ends. Relaxed: the count publishes no data, and may be seen late. */
@@ -282,28 +295,30 @@ static void count_run(struct tutti_pg *pg)
 
 /* After a failure the communicator has failed, or its status is OK and the operation failed
  * alone. A barrier needs no further step: all ranks have announced it. */
-static void run(struct tutti_pg *pg, struct pg_op *op)
+static void run(struct tutti_pg *pg, struct pg_operation *operation)
 {
     struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
     count_run(pg);
-    if (op->sparse)
-        pg_sparse_run(pg, op, &outcome);
-    else if (op->work.collective == TUTTI_COLLECTIVE_ALL_REDUCE)
-        outcome.status = run_dense(pg, op);
-    else if (op->work.collective != TUTTI_COLLECTIVE_BARRIER)
-        pg_blocks_run(pg, op, &outcome);
+    if (operation->sparse)
+        pg_sparse_run(pg, operation, &outcome);
+    else if (operation->work.collective == TUTTI_COLLECTIVE_ALL_REDUCE)
+        outcome.status = run_dense(pg, operation);
+    else if (operation->work.collective != TUTTI_COLLECTIVE_BARRIER)
+        pg_blocks_run(pg, operation, &outcome);
+    if (pg_is_on_device(operation))
+        outcome.status = pg_cuda_enqueued(pg, operation, outcome.status);
     count_run(pg);
     pg_messages_collective_ended(pg);
     pg->progress_at = 0; /* the operation has just ended */
-    if (outcome.status == TUTTI_OK && op->staging) {
-        pg_list_append(&pg->copying_out, op);
+    if (outcome.status == TUTTI_OK && operation->cuda) {
+        pg_list_append(&pg->copying_out, operation);
         return;
     }
     if (outcome.status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) == TUTTI_OK) {
-        pg_complete(pg, op, &outcome);
+        pg_complete(pg, operation, &outcome);
         return;
     }
-    pg_table_insert(&pg->announced, &op->key); /* fail_with_comm_fault() completes it */
+    pg_map_insert(&pg->announced, &operation->key); /* fail_with_comm_fault() completes it */
     fail_with_comm_fault(pg);
 }
 
@@ -313,18 +328,18 @@ static bool handle_verdict(struct tutti_pg *pg)
     struct layout_verdict verdict;
     if (!pg_control_take_verdict(&pg->control, &verdict))
         return false;
-    struct pg_key *key = pg_table_take(&pg->announced, verdict.tag, verdict.sequence);
+    struct pg_key *key = pg_map_take(&pg->announced, verdict.tag, verdict.sequence);
     if (key && verdict.status == TUTTI_OK) {
-        op_of(key)->inputs = verdict.inputs;
-        op_of(key)->direct = verdict.direct;
-        run(pg, op_of(key));
+        operation_of(key)->inputs = verdict.inputs;
+        operation_of(key)->facts = verdict.facts;
+        run(pg, operation_of(key));
     } else if (key) {
         const struct pg_outcome outcome = {.status = (enum tutti_status)verdict.status,
                                            .rank = verdict.rank,
                                            .peer = verdict.peer,
                                            .expected = verdict.expected,
                                            .seen = verdict.seen};
-        pg_complete(pg, op_of(key), &outcome);
+        pg_complete(pg, operation_of(key), &outcome);
     }
     return true;
 }
@@ -355,16 +370,17 @@ static void check_announced(void *context, struct pg_key *key)
 {
     struct check *check = context;
     struct tutti_pg *pg = check->pg;
-    struct pg_op *op = op_of(key);
-    int64_t next_deadline = op->deadline;
+    struct pg_operation *operation = operation_of(key);
+    int64_t next_deadline = operation->deadline;
     if (next_deadline <= check->now) {
         POINT("group.overdue");
         const struct layout_announcement withdrawal = {
             .kind = LAYOUT_WITHDRAWN, .tag = key->tag, .sequence = key->sequence};
-        if (!op->withdraw_at)
-            op->withdraw_at = check->now;
-        op->withdrawn = op->withdrawn || pg_control_announce(&pg->control, &withdrawal);
-        check->leader_overdue |= is_leader_overdue(check, op->withdraw_at);
+        if (!operation->withdraw_at)
+            operation->withdraw_at = check->now;
+        operation->withdrawn =
+            operation->withdrawn || pg_control_announce(&pg->control, &withdrawal);
+        check->leader_overdue |= is_leader_overdue(check, operation->withdraw_at);
         next_deadline = check->now + (int64_t)CHECK_MS * 1000000;
     }
     if (next_deadline < pg->next_deadline)
@@ -375,10 +391,11 @@ static void check_announced(void *context, struct pg_key *key)
  * announced: LAYOUT_LATE announces and withdraws them at once. */
 static void check_awaiting_input(struct tutti_pg *pg, int64_t now)
 {
-    for (struct pg_op *op = pg->awaiting_input.first; op; op = op->next) {
-        op->input_late |= op->deadline <= now;
-        if (!op->input_late && op->deadline < pg->next_deadline)
-            pg->next_deadline = op->deadline;
+    for (struct pg_operation *operation = pg->awaiting_input.first; operation;
+         operation = operation->next) {
+        operation->input_late |= operation->deadline <= now;
+        if (!operation->input_late && operation->deadline < pg->next_deadline)
+            pg->next_deadline = operation->deadline;
     }
 }
 
@@ -394,13 +411,15 @@ static int64_t check_deadlines(struct tutti_pg *pg)
     pg->leader_runs = runs;
     if (pg->next_deadline <= check.now) {
         pg->next_deadline = DEADLINE_NEVER;
-        pg_table_each(&pg->announced, check_announced, &check);
+        pg_map_each(&pg->announced, check_announced, &check);
         check_awaiting_input(pg, check.now);
         stopped = pg_messages_check(pg, check.now);
     }
     /* These wait for the leader to make room for their announcement. */
-    for (const struct pg_op *op = pg->to_announce.first; op; op = op->next)
-        check.leader_overdue |= op->deadline < check.now && is_leader_overdue(&check, op->deadline);
+    for (const struct pg_operation *operation = pg->to_announce.first; operation;
+         operation = operation->next)
+        check.leader_overdue |=
+            operation->deadline < check.now && is_leader_overdue(&check, operation->deadline);
     if (check.leader_overdue)
         stopped = pg_control_unresponsive_rank(&pg->control);
     if (stopped >= 0) {
@@ -422,7 +441,7 @@ static struct exited exited_ranks(struct tutti_pg *pg)
     int64_t now = deadline_now();
     if (now - pg->peers_checked_at >= (int64_t)CHECK_MS * 1000000) {
         pg->peers_checked_at = now;
-        cpu_group_exited_peers(pg->comm->host, &left, &dead);
+        peers_exited(pg->comm->peers, &left, &dead);
     }
     /* Afterwards: a rank leaves the group before its communicator. */
     exited.left = pg_control_left(&pg->control, &exited.cause);
@@ -447,14 +466,14 @@ static bool finish_stopping(struct tutti_pg *pg)
         return false;
     /* A copy to a device that is not done by now does not end because the device makes no
      * progress. */
-    struct pg_op *op;
+    struct pg_operation *operation;
     int own = pg->control.rank;
     const struct pg_outcome aborted = {
         .status = TUTTI_ERR_ABORTED, .rank = own, .peer = own, .has_failed = true};
     if (pg->direct)
         tutti_comm_abort(pg->direct);
-    while ((op = pg_list_take(&pg->copying_out)))
-        pg_complete(pg, op, &aborted);
+    while ((operation = pg_list_take(&pg->copying_out)))
+        pg_complete(pg, operation, &aborted);
     /* The leader may have started a collective meanwhile, which this rank will not run. */
     if (pg->announced.count)
         (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, own);
@@ -491,24 +510,24 @@ static bool step(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
     return any;
 }
 
-bool pg_engine_step_until(const struct pg_op *op)
+bool pg_engine_step_until(const struct pg_operation *operation)
 {
     enum { POLLS = 2000, YIELD_EVERY = 64 }; /* polls without an event */
-    struct tutti_pg *pg = op->pg;
-    bool taken = false, stopping;
-    for (int poll = 0; poll < POLLS && !pg_op_is_done(op); poll++) {
-        if (!taken && !order_load_relaxed_u32(&pg->staged) && take_engine(pg)) {
+    struct tutti_pg *pg = operation->pg;
+    bool taken = false, stopping, yields = true;
+    for (int poll = 0; poll < POLLS && yields && !pg_operation_is_done(operation); poll++) {
+        if (!taken && !order_load_relaxed_u32(&pg->has_cuda) && take_engine(pg)) {
             taken = true;
             pg_control_take_over(pg->control.own);
         }
         if (taken && step(pg, false, &stopping))
             poll = 0;
         else if (pg->crowded || poll % YIELD_EVERY == YIELD_EVERY - 1)
-            sched_yield(); /* a peer's thread may wait for this core */
+            yields = wait_yield(&(int64_t){deadline_now()}); /* a peer may wait for this core */
         else
             order_pause();
     }
-    const bool done = pg_op_is_done(op);
+    const bool done = pg_operation_is_done(operation);
     if (taken) {
         const bool busy = is_busy(pg);
         pg->helped = done;
@@ -545,7 +564,7 @@ static bool poll_once(struct tutti_pg *pg)
 
     /* The communicator's fault is checked first. A rank that left because of it adds nothing to
      * it. */
-    if (cpu_group_check_peers(pg->comm->host, pg->control.rank, false, &fault))
+    if (peers_check(pg->comm->peers, pg->control.rank, false, &fault))
         fail_with_comm_fault(pg);
     else
         handle_exited(pg, &exited);

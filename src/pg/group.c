@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Creation and destruction of a group. */
-#include "cuda/runtime/group.h"
+#include "cuda/comm/group.h"
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -9,6 +9,7 @@
 #include "base/wait.h"
 #include "cpu/group.h"
 #include "ipc/fork.h"
+#include "peers/segments.h"
 #include "pg/members.h"
 #include "pg/pg.h"
 
@@ -54,27 +55,25 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     made->timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
     made->threads = threads_of(comm, options->threads);
     made->control.spare_cores = threads_of(comm, 0) > 1;
-    made->crowded = cpu_group_ranks(comm->host)->polls == 1;
+    made->crowded = peers_ranks(comm->peers)->polls == 1;
     made->control.rank = comm->rank;
     made->control.size = comm->world_size;
     for (int r = 0; r < comm->world_size; r++)
-        made->control.rings[r] = &cpu_group_arena(comm->host, r)->control_ring;
+        made->control.rings[r] = &peers_arena(comm->peers, r)->control_ring;
     made->control.own = made->control.rings[comm->rank];
     made->widened = malloc(PG_WIDE_ELEMENTS * sizeof *made->widened);
     made->worker.isa = comm->isa;
     made->share = pg_share_create(comm);
-    made->bounce.share = pg_share_create(comm);
     made->references = 1;
-    made->arena = cpu_group_arena(comm->host, comm->rank);
-    local_hold(made->arena);
+    made->arena = peers_arena(comm->peers, comm->rank);
+    segments_hold(made->arena);
     snprintf(made->list, sizeof made->list, "%s", owns_comm ? comm->name : "");
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->control);
     enum tutti_status status = cuda_stage_create(&made->stage);
     pthread_mutex_init(&made->lock, NULL);
     *pg = made;
-    if (status == TUTTI_OK && made->widened && made->share && made->bounce.share &&
-        (made->leader || comm->rank != 0))
+    if (status == TUTTI_OK && made->widened && made->share && (made->leader || comm->rank != 0))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
 }
@@ -83,18 +82,17 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
 static void pg_close(struct tutti_pg *pg)
 {
     struct pg_key *key;
-    cpu_group_set_messages(pg->comm->host, NULL, NULL);
+    cpu_group_set_messages(pg->comm->group, NULL, NULL);
     pg_messages_drop(pg);
-    while ((key = pg_table_take_any(&pg->tags)))
+    while ((key = pg_map_take_any(&pg->tags)))
         free(key); /* the first member of struct pg_tag */
-    pg_table_clear(&pg->tags);
-    pg_table_clear(&pg->announced);
-    cpu_team_destroy(pg->copy_thread);
-    cpu_team_destroy(*cpu_group_team(pg->comm->host));
-    *cpu_group_team(pg->comm->host) = NULL;
+    pg_map_clear(&pg->tags);
+    pg_map_clear(&pg->announced);
+    cpu_team_destroy(*cpu_group_team(pg->comm->group));
+    *cpu_group_team(pg->comm->group) = NULL;
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
-    pg_bounce_close(pg);
+    cuda_result_give(pg->stage, pg->buffer);
     cuda_stage_close(pg->stage);
     sparse_memory_fini(&pg->worker.scratch);
     free(pg->widened);
@@ -111,8 +109,11 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
     enum tutti_status status = pg_make(comm, owns_comm, options, &made);
     if (status == TUTTI_OK && direct) {
         made->direct = direct;
-        made->device = cuda_group_device(direct->cuda);
+        made->device = cuda_group_device(direct->group);
         status = cuda_stage_open(made->stage, made->device);
+        /* Now, since an allocation may wait for kernels. */
+        if (status == TUTTI_OK)
+            status = cuda_result_take(made->stage, made->device, PG_BUFFER_BYTES, &made->buffer);
     } else if (status == TUTTI_OK) {
         cuda_stage_open_current(made->stage);
     }
@@ -124,7 +125,7 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
     }
     if (status == TUTTI_OK) {
         comm->service = COMM_SERVES;
-        cpu_group_set_progress(comm->host, NULL, NULL); /* the engine waits, not the caller */
+        peers_set_progress(comm->peers, NULL, NULL); /* the engine waits, not the caller */
         *pg = made;
         return TUTTI_OK;
     }
@@ -164,8 +165,8 @@ static enum tutti_status create_with_own_comm(struct tutti_comm *comm,
                          call, members->listed ? "listed ranks" : "a CUDA communicator",
                          comm->name);
     int64_t timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
-    enum tutti_status status =
-        comm->cuda ? cuda_group_enter(comm->cuda, &pushed) : TUTTI_OK; /* the context of `direct` */
+    enum tutti_status status = /* the context of `direct` */
+        backend_enter(comm->backend, comm->group, &pushed);
     if (status != TUTTI_OK)
         return status;
     status = pg_members_meet(comm, options->store, members, timeout_ms, &own, &direct);
@@ -175,8 +176,7 @@ static enum tutti_status create_with_own_comm(struct tutti_comm *comm,
         tutti_comm_destroy(direct);
         tutti_comm_destroy(own);
     }
-    if (comm->cuda)
-        cuda_group_leave(comm->cuda, pushed);
+    backend_leave(comm->backend, comm->group, pushed);
     return status;
 }
 
@@ -194,12 +194,16 @@ enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_opti
     if (status == TUTTI_OK && (options.threads < 0 || options.threads > CPU_TEAM_MOST))
         status = error_set(TUTTI_ERR_INVALID, "%s: options->threads is %d: expected 0 to %d", call,
                            options.threads, CPU_TEAM_MOST);
+    if (status == TUTTI_OK && options.max_blocks < 0)
+        status = error_set(TUTTI_ERR_INVALID, "%s: options->max_blocks is %d: expected 0 or more",
+                           call, options.max_blocks);
     if (status == TUTTI_OK)
         status = pg_members_read(comm, &options, &members);
     if (status != TUTTI_OK)
         return status;
-    return members.listed || comm->cuda ? create_with_own_comm(comm, &options, &members, pg)
-                                        : create_on(comm, &options, pg);
+    return members.listed || comm->backend->enqueues
+               ? create_with_own_comm(comm, &options, &members, pg)
+               : create_on(comm, &options, pg);
 }
 
 static bool has_joined(void *context)

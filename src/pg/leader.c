@@ -32,7 +32,7 @@ struct pending_op {
 struct pg_leader {
     struct pg_control *control;
     struct rank_set all_ranks;
-    struct pg_table pending_ops;
+    struct pg_map pending_ops;
     int64_t checked_at;              /* the last check for operations that wait long */
     struct reminder reminder;        /* of the operation that has waited longest */
     struct pending_op *first, *last; /* verdicts to post */
@@ -53,9 +53,9 @@ void pg_leader_destroy(struct pg_leader *leader)
     struct pg_key *key;
     if (!leader)
         return;
-    while ((key = pg_table_take_any(&leader->pending_ops)))
+    while ((key = pg_map_take_any(&leader->pending_ops)))
         free((struct pending_op *)key);
-    pg_table_clear(&leader->pending_ops);
+    pg_map_clear(&leader->pending_ops);
     free(leader);
 }
 
@@ -102,8 +102,8 @@ static struct pending_op *pending_op_make(struct pg_leader *leader,
     pending->key.sequence = pending->verdict.sequence = announcement->sequence;
     pending->verdict.rank = rank;
     pending->verdict.expected = announcement->operation;
-    pending->verdict.direct = 1;
-    pg_table_insert(&leader->pending_ops, &pending->key);
+    pending->verdict.facts = LAYOUT_FACTS;
+    pg_map_insert(&leader->pending_ops, &pending->key);
     return pending;
 }
 
@@ -114,7 +114,7 @@ static bool handle_announcement(struct pg_leader *leader,
                                 bool input_late)
 {
     const struct layout_operation *operation = &announcement->operation;
-    struct pending_op *pending = (struct pending_op *)pg_table_find(
+    struct pending_op *pending = (struct pending_op *)pg_map_find(
         &leader->pending_ops, announcement->tag, announcement->sequence);
     if (!pending)
         pending = pending_op_make(leader, announcement, rank);
@@ -123,7 +123,7 @@ static bool handle_announcement(struct pg_leader *leader,
     rank_set_add(&pending->announced, rank);
     if (pending->verdict.inputs < announcement->inputs)
         pending->verdict.inputs = announcement->inputs;
-    pending->verdict.direct &= announcement->direct;
+    pending->verdict.facts &= announcement->facts;
     if (pending->decided) {
         queue_verdict(leader, pending); /* post it again, for this rank */
     } else if (input_late) {
@@ -147,7 +147,7 @@ static struct rank_set missing_ranks(const struct pg_leader *leader,
 static void handle_withdrawal(struct pg_leader *leader,
                               const struct layout_announcement *announcement, int rank)
 {
-    struct pending_op *pending = (struct pending_op *)pg_table_find(
+    struct pending_op *pending = (struct pending_op *)pg_map_find(
         &leader->pending_ops, announcement->tag, announcement->sequence);
     if (pending && !pending->decided)
         decide(leader, pending, TUTTI_ERR_TIMEOUT, rank,
@@ -175,8 +175,8 @@ static bool post_next(struct pg_leader *leader)
     leader->first = pending->next;
     pending->is_queued = false;
     if (rank_set_equal(pending->announced, leader->all_ranks))
-        free((struct pending_op *)pg_table_take(&leader->pending_ops, pending->key.tag,
-                                                pending->key.sequence));
+        free((struct pending_op *)pg_map_take(&leader->pending_ops, pending->key.tag,
+                                              pending->key.sequence));
     return true;
 }
 
@@ -220,7 +220,7 @@ void pg_leader_remind(struct pg_leader *leader, int64_t now, const char *group)
     if (now - leader->checked_at < CHECK_NS)
         return;
     leader->checked_at = now;
-    pg_table_each(&leader->pending_ops, search_oldest, &search);
+    pg_map_each(&leader->pending_ops, search_oldest, &search);
     struct pending_op *oldest = search.oldest;
     if (!oldest)
         return;
@@ -235,7 +235,7 @@ void pg_leader_remind(struct pg_leader *leader, int64_t now, const char *group)
               "%s %" PRIu64 " of tag %" PRIu32
               " of a process group%s%s has waited %d s for %s (not "
               "submitted there, or the input is not ready)%s",
-              pg_operation_name(&oldest->verdict.expected), oldest->key.sequence, oldest->key.tag,
+              pg_description_name(&oldest->verdict.expected), oldest->key.sequence, oldest->key.tag,
               *group ? " " : "", group, waited_s,
               text_ranks(missing_ranks(leader, oldest), ranks, sizeof ranks), more);
 }

@@ -21,18 +21,25 @@ enum { COMM_HOST, COMM_DIRECT };
 
 static const char call[] = "tutti_pg_create";
 
-/* What a rank waits for, or waited for last. */
+/* The list with which a rank waits. Other processes read it. */
 struct waiting {
     int32_t round; /* of the agreement about this list */
-    int32_t size;
-    int32_t ranks[TUTTI_MAX_RANKS];
+    struct rank_set ranks;
+    char list[LIST_BYTES]; /* "0,4,2" */
+};
+
+/* The lists with which this rank has made groups. `round` is the first one that may have keys: all
+ * members have ended those before it. */
+struct pg_lists {
+    int count;
+    struct waiting of[];
 };
 
 struct group {
     struct tutti_comm *comm;
     const struct pg_members *members;
-    struct waiting own;
-    char list[LIST_BYTES]; /* "0,4,2" */
+    struct waiting own, *known; /* known: in comm->lists */
+    char key[AGREE_KEY_BYTES];  /* of `own` in the store */
     char topic[TOPIC_BYTES], subject[TOPIC_BYTES + 32], made_name[COMM_NAME_BYTES];
     struct agree agree;
 };
@@ -74,7 +81,8 @@ enum tutti_status pg_members_read(const struct tutti_comm *comm,
                                   const struct tutti_pg_options *options,
                                   struct pg_members *members)
 {
-    *members = (struct pg_members){.listed = options->ranks != NULL};
+    *members =
+        (struct pg_members){.listed = options->ranks != NULL, .max_blocks = options->max_blocks};
     if (!options->ranks != !options->rank_count || options->rank_count < 0 ||
         options->rank_count > comm->world_size)
         return error_set(TUTTI_ERR_INVALID,
@@ -90,21 +98,32 @@ enum tutti_status pg_members_read(const struct tutti_comm *comm,
     return TUTTI_OK;
 }
 
-/* Format "0,4,2". `list` may come from another process, so its fields are not trusted. */
-static void list_format(const struct waiting *list, char text[LIST_BYTES])
+/* NULL: this rank has not made a group with the list. */
+static struct waiting *list_find(const struct tutti_comm *comm, const char *list)
 {
-    int length = 0;
-    text[0] = 0;
-    for (int i = 0; i < list->size && i < TUTTI_MAX_RANKS; i++)
-        text_append(text, LIST_BYTES, &length, "%s%d", i ? "," : "", list->ranks[i]);
+    struct pg_lists *lists = comm->lists;
+    for (int i = 0; lists && i < lists->count; i++)
+        if (strcmp(lists->of[i].list, list) == 0)
+            return &lists->of[i];
+    return NULL;
 }
 
-static bool list_has(const struct waiting *list, int rank)
+/* Finds the group's list, or adds it. Returns NO_MEMORY. */
+static enum tutti_status list_know(struct group *self)
 {
-    for (int i = 0; i < list->size && i < TUTTI_MAX_RANKS; i++)
-        if (list->ranks[i] == rank)
-            return true;
-    return false;
+    struct pg_lists *lists = self->comm->lists;
+    const int count = lists ? lists->count : 0;
+    self->known = list_find(self->comm, self->own.list);
+    if (self->known)
+        return TUTTI_OK;
+    lists = realloc(lists, sizeof *lists + (size_t)(count + 1) * sizeof self->own);
+    if (!lists)
+        return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for the list of a group", call);
+    lists->count = count + 1;
+    lists->of[count] = self->own;
+    self->known = &lists->of[count];
+    self->comm->lists = lists;
+    return TUTTI_OK;
 }
 
 /* ---- lists that differ ----------------------------------------------------------------------- */
@@ -124,35 +143,39 @@ static enum tutti_status lists_differ(const struct group *self, int rank, const 
                      "%s: ranks disagree about the members of a group of communicator \"%s\": rank "
                      "%d has [%s], rank %d, which waits for it, has [%s]: give the same list, in "
                      "the same order, and make groups in the same order",
-                     call, self->comm->name, self->comm->rank, self->list, rank, theirs);
+                     call, self->comm->name, self->comm->rank, self->own.list, rank, theirs);
 }
 
 /* Check whether a member that has not come waits for this rank with another list, in a round
- * without a decision. Neither would ever come, so both rounds are ended. */
+ * without a decision that this rank has not ended. Neither would ever come, so both rounds are
+ * ended. */
 static enum tutti_status check_other_list(const struct agree *agree, int rank)
 {
     const struct group *self = agree->context;
+    const struct waiting *known;
     struct waiting other;
     struct agree_decision decision;
-    char key[AGREE_KEY_BYTES], theirs[LIST_BYTES], topic[TOPIC_BYTES];
+    char key[AGREE_KEY_BYTES], topic[TOPIC_BYTES];
     bool found = false;
     waiting_key_make(self, rank, key);
     enum tutti_status status = store_look_up(agree->store, key, &other, sizeof other, &found);
     if (status != TUTTI_OK || !found)
         return status;
-    list_format(&other, theirs);
-    if (strcmp(theirs, self->list) == 0 || !list_has(&other, agree->rank))
+    other.list[LIST_BYTES - 1] = 0; /* what the store holds is not trusted */
+    known = list_find(self->comm, other.list);
+    if (strcmp(other.list, self->own.list) == 0 || !rank_set_has(other.ranks, agree->rank) ||
+        (known && other.round < known->round))
         return TUTTI_OK;
-    snprintf(topic, sizeof topic, "group/%s", theirs);
+    snprintf(topic, sizeof topic, "group/%s", other.list);
     struct agree their_agree = *agree;
     their_agree.topic = topic;
     their_agree.round = other.round;
     status = agree_decision_look(&their_agree, &decision, &found);
     if (status != TUTTI_OK || found)
         return status;
-    status = lists_differ(self, rank, theirs);
+    status = lists_differ(self, rank, other.list);
     (void)agree_fail(&their_agree, status, rank_set_none, &decision);
-    return decision.report.rank == agree->rank ? lists_differ(self, rank, theirs) : TUTTI_OK;
+    return decision.report.rank == agree->rank ? lists_differ(self, rank, other.list) : TUTTI_OK;
 }
 
 /* ---- the members' communicators -------------------------------------------------------------- */
@@ -163,14 +186,17 @@ static enum tutti_status check_other_list(const struct agree *agree, int rank)
 static void config_adapt(const struct tutti_comm *from, const struct pg_members *members, int which,
                          struct tutti_comm *made)
 {
-    if (which == COMM_HOST && from->config.device != TUTTI_DEVICE_CPU) {
+    if (which == COMM_HOST && from->backend != &cpu_backend) {
         free(made->links);
         made->links = NULL;
+        made->backend = &cpu_backend;
         made->config.device = TUTTI_DEVICE_CPU;
         made->config.algo = TUTTI_ALGO_NONE;
         made->config.topology_size = 0;
         made->programmatic = TUTTI_PROGRAMMATIC_AUTO;
     }
+    if (members->max_blocks)
+        made->max_blocks = members->max_blocks;
     for (int leaf = 0; leaf < members->size; leaf++)
         made->config.leaf_order[leaf] = members->listed ? leaf : from->config.leaf_order[leaf];
     made->config.leaf_order_given = true;
@@ -196,7 +222,7 @@ static enum tutti_status assemble(struct group *self, int which, struct tutti_co
 static enum tutti_status assemble_direct(struct group *self, struct tutti_comm *made,
                                          struct tutti_comm **direct)
 {
-    if (!self->comm->cuda || self->members->size < 2)
+    if (!self->comm->backend->enqueues)
         return TUTTI_OK;
     enum tutti_status status = assemble(self, COMM_DIRECT, direct);
     uint32_t all = status == TUTTI_OK;
@@ -220,17 +246,17 @@ static enum tutti_status assemble_direct(struct group *self, struct tutti_comm *
 static void group_init(struct group *self, struct tutti_comm *comm,
                        const struct pg_members *members, int64_t timeout_ms)
 {
-    *self = (struct group){.comm = comm, .members = members, .own = {.size = members->size}};
+    int length = 0;
+    *self = (struct group){.comm = comm, .members = members};
     self->agree = (struct agree){
         .call = call,
         .name = comm->name,
         .nonce = comm->nonce,
-        .group = comm->host,
+        .peers = comm->peers,
         .aborts = &comm->aborts,
         .rank = comm->rank,
         .topic = self->topic,
-        .made_name = self->made_name,
-        .made = comm->cuda ? 2 : 1,
+        .made = comm->backend->enqueues ? 2 : 1,
         .subject = self->subject,
         .exited_advice = "make the group without it",
         .late_advice = "does it call tutti_pg_create() with this list, on the same store?",
@@ -240,15 +266,15 @@ static void group_init(struct group *self, struct tutti_comm *comm,
         .context = self,
     };
     for (int i = 0; i < members->size; i++) {
-        self->own.ranks[i] = members->ranks[i];
-        rank_set_add(&self->agree.ranks, members->ranks[i]);
+        rank_set_add(&self->own.ranks, members->ranks[i]);
+        text_append(self->own.list, LIST_BYTES, &length, "%s%d", i ? "," : "", members->ranks[i]);
     }
-    list_format(&self->own, self->list);
-    snprintf(self->topic, sizeof self->topic, "group/%s", self->list);
-    snprintf(self->subject, sizeof self->subject, "the group of ranks [%s]", self->list);
+    self->agree.ranks = self->own.ranks;
+    snprintf(self->topic, sizeof self->topic, "group/%s", self->own.list);
+    snprintf(self->subject, sizeof self->subject, "the group of ranks [%s]", self->own.list);
     /* Errors that name a rank also name the communicator, so its name lists the members. */
-    int length =
-        snprintf(self->made_name, sizeof self->made_name, "%s[%s]", comm->name, self->list);
+    length =
+        snprintf(self->made_name, sizeof self->made_name, "%s[%s]", comm->name, self->own.list);
     if ((size_t)length >= sizeof self->made_name)
         memcpy(self->made_name + sizeof self->made_name - 5, "...]", 5);
     agree_begin(&self->agree);
@@ -259,17 +285,20 @@ static void group_init(struct group *self, struct tutti_comm *comm,
 static enum tutti_status join(struct group *self)
 {
     struct agree *agree = &self->agree;
-    char key[AGREE_KEY_BYTES];
     bool decided = false;
-    enum tutti_status status;
+    enum tutti_status status = list_know(self);
+    if (status != TUTTI_OK)
+        return status;
+    agree->first = agree->round = self->known->round;
     do
         status = agree_decision_look(agree, &agree->decision, &decided);
     while (status == TUTTI_OK && decided && ++agree->round);
     if (status != TUTTI_OK)
         return status;
     self->own.round = agree->round;
-    waiting_key_make(self, agree->rank, key);
-    status = tutti_store_set(agree->store, key, &self->own, sizeof self->own);
+    waiting_key_make(self, agree->rank, self->key);
+    agree->beside = self->key;
+    status = tutti_store_set(agree->store, self->key, &self->own, sizeof self->own);
     return status == TUTTI_OK ? agree_join(agree) : status;
 }
 
@@ -283,7 +312,10 @@ static enum tutti_status meet_members(struct group *self, struct tutti_comm **ma
     status = assemble(self, COMM_HOST, made);
     if (status == TUTTI_OK)
         status = assemble_direct(self, *made, direct);
-    return agree_conclude(&self->agree, status, &again);
+    status = agree_conclude(&self->agree, status, &again);
+    if (status == TUTTI_OK)
+        self->known->round = self->agree.round + 1;
+    return status;
 }
 
 enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,

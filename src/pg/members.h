@@ -20,8 +20,9 @@
 struct pg_members {
     bool listed; /* the caller gave the list; otherwise all ranks */
     int size;
-    int own_index; /* the index of this rank in `ranks` */
-    int ranks[TUTTI_MAX_RANKS];
+    int own_index;  /* the index of this rank in `ranks` */
+    int max_blocks; /* of the communicator of the devices; 0: as in the caller's */
+    int ranks[NODE_RANKS];
 };
 
 /* Read the caller's list; without one, take all ranks. Returns INVALID. */

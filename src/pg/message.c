@@ -33,14 +33,14 @@ enum { SHORT_BYTES = 1024, SHORT_KEPT = 16, RETRY_MS = 50 };
 
 enum kind { ANNOUNCED = 1, ANNOUNCED_SHORT, GO, TAKEN, REFUSED, DATA, WITHDRAWN };
 
-static size_t bytes_of(const struct pg_op *op)
+static size_t bytes_of(const struct pg_operation *operation)
 {
-    return op->args.count * dtype_bytes(op->args.dtype);
+    return operation->args.count * dtype_bytes(operation->args.dtype);
 }
 
-static bool is_send(const struct pg_op *op)
+static bool is_send(const struct pg_operation *operation)
 {
-    return op->work.collective == TUTTI_COLLECTIVE_SEND;
+    return operation->work.collective == TUTTI_COLLECTIVE_SEND;
 }
 
 static void note_append(struct pg_notes *notes, struct pg_note *note)
@@ -72,46 +72,50 @@ static void note_queue(struct tutti_pg *pg, struct pg_note *note)
 
 /* Make the operation findable by its id: a send for its answer, a receive for its data. `from`: the
  * sender of a receive, -1 for a send. */
-static void id_insert(struct tutti_pg *pg, struct pg_op *op, int from)
+static void id_insert(struct tutti_pg *pg, struct pg_operation *operation, int from)
 {
-    op->has_id = true;
-    op->by_id = (struct pg_key){.tag = (uint32_t)(from + 1), .sequence = op->id};
-    pg_table_insert(&pg->by_id, &op->by_id);
+    operation->has_id = true;
+    operation->by_id = (struct pg_key){.tag = (uint32_t)(from + 1), .sequence = operation->id};
+    pg_map_insert(&pg->by_id, &operation->by_id);
 }
 
-static struct pg_op *id_find(const struct tutti_pg *pg, int from, uint64_t id)
+static struct pg_operation *id_find(const struct tutti_pg *pg, int from, uint64_t id)
 {
-    struct pg_key *key = pg_table_find(&pg->by_id, (uint32_t)(from + 1), id);
-    return key ? (struct pg_op *)(void *)((char *)key - offsetof(struct pg_op, by_id)) : NULL;
+    struct pg_key *key = pg_map_find(&pg->by_id, (uint32_t)(from + 1), id);
+    return key ? (struct pg_operation *)(void *)((char *)key - offsetof(struct pg_operation, by_id))
+               : NULL;
 }
 
 /* Let a receive wait for an announcement. */
-static void wait_begin(struct tutti_pg *pg, struct pg_op *op)
+static void wait_begin(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    op->is_waiting = true;
-    op->line.key = (struct pg_key){.tag = op->key.tag, .sequence = (uint64_t)(op->args.peer + 1)};
-    pg_line_append(&pg->waiting_lines, &op->line);
+    operation->is_waiting = true;
+    operation->line.key = (struct pg_key){.tag = operation->key.tag,
+                                          .sequence = (uint64_t)(operation->args.peer + 1)};
+    pg_line_append(&pg->waiting_lines, &operation->line);
 }
 
-static void wait_end(struct tutti_pg *pg, struct pg_op *op)
+static void wait_end(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    if (op->is_waiting)
-        pg_line_remove(&pg->waiting_lines, &op->line);
-    op->is_waiting = false;
+    if (operation->is_waiting)
+        pg_line_remove(&pg->waiting_lines, &operation->line);
+    operation->is_waiting = false;
 }
 
 /* The receive that has waited longest for such an announcement; NULL: there is none. A receive from
  * any rank stands in the line of sender -1. */
-static struct pg_op *waiting_find(const struct tutti_pg *pg, const struct pg_note *note)
+static struct pg_operation *waiting_find(const struct tutti_pg *pg, const struct pg_note *note)
 {
-    struct pg_op *first = NULL;
+    struct pg_operation *first = NULL;
     for (int i = 0; i < 2; i++) {
         const int from = i ? note->peer : TUTTI_ANY_SOURCE;
         struct pg_member *line = pg_line_first(&pg->waiting_lines, note->tag, (uint64_t)(from + 1));
-        struct pg_op *op =
-            line ? (struct pg_op *)(void *)((char *)line - offsetof(struct pg_op, line)) : NULL;
-        if (op && (!first || op->key.sequence < first->key.sequence))
-            first = op;
+        struct pg_operation *operation =
+            line ? (struct pg_operation *)(void *)((char *)line -
+                                                   offsetof(struct pg_operation, line))
+                 : NULL;
+        if (operation && (!first || operation->key.sequence < first->key.sequence))
+            first = operation;
     }
     return first;
 }
@@ -142,13 +146,14 @@ static struct pg_note *unmatched_first(const struct tutti_pg *pg, uint32_t tag, 
 }
 
 /* The oldest announcement that the receive takes; NULL: there is none. */
-static struct pg_note *unmatched_find(const struct tutti_pg *pg, const struct pg_op *op)
+static struct pg_note *unmatched_find(const struct tutti_pg *pg,
+                                      const struct pg_operation *operation)
 {
     struct pg_note *first = NULL;
-    if (op->args.peer != TUTTI_ANY_SOURCE)
-        return unmatched_first(pg, op->key.tag, op->args.peer);
+    if (operation->args.peer != TUTTI_ANY_SOURCE)
+        return unmatched_first(pg, operation->key.tag, operation->args.peer);
     for (int r = 0; r < pg->control.size; r++) {
-        struct pg_note *note = unmatched_first(pg, op->key.tag, r);
+        struct pg_note *note = unmatched_first(pg, operation->key.tag, r);
         if (note && (!first || note->arrival < first->arrival))
             first = note;
     }
@@ -158,65 +163,67 @@ static struct pg_note *unmatched_find(const struct tutti_pg *pg, const struct pg
 /* ---- ends ------------------------------------------------------------------------------------ */
 
 /* Take a message out of its list. It can be found no more. */
-static void op_remove(struct tutti_pg *pg, struct pg_op *op)
+static void op_remove(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    pg_list_remove(is_send(op) ? &pg->sends : &pg->receives, op);
-    wait_end(pg, op);
-    if (op->has_id)
-        pg_table_take(&pg->by_id, op->by_id.tag, op->by_id.sequence);
-    op->has_id = false;
+    pg_list_remove(is_send(operation) ? &pg->sends : &pg->receives, operation);
+    wait_end(pg, operation);
+    if (operation->has_id)
+        pg_map_take(&pg->by_id, operation->by_id.tag, operation->by_id.sequence);
+    operation->has_id = false;
 }
 
-static void finish(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
+static void finish(struct tutti_pg *pg, struct pg_operation *operation,
+                   const struct pg_outcome *outcome)
 {
-    op_remove(pg, op);
-    pg_complete(pg, op, outcome);
+    op_remove(pg, operation);
+    pg_complete(pg, operation, outcome);
 }
 
-static void finish_well(struct tutti_pg *pg, struct pg_op *op)
+static void finish_well(struct tutti_pg *pg, struct pg_operation *operation)
 {
     struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
-    if (op->staging && !is_send(op))
-        outcome.status = pg_staging_message_out(pg, op);
-    if (op->staging && !is_send(op) && outcome.status == TUTTI_OK) {
-        op_remove(pg, op);
-        pg_list_append(&pg->copying_out, op);
+    if (operation->cuda && !is_send(operation))
+        outcome.status = pg_staging_message_out(operation);
+    if (operation->cuda && !is_send(operation) && outcome.status == TUTTI_OK) {
+        op_remove(pg, operation);
+        pg_list_append(&pg->copying_out, operation);
     } else {
-        finish(pg, op, &outcome);
+        finish(pg, operation, &outcome);
     }
 }
 
-static void finish_mismatch(struct tutti_pg *pg, struct pg_op *op, int peer, uint64_t signature)
+static void finish_mismatch(struct tutti_pg *pg, struct pg_operation *operation, int peer,
+                            uint64_t signature)
 {
     struct pg_outcome outcome = {.status = TUTTI_ERR_MISMATCH,
                                  .rank = pg->control.rank,
                                  .peer = peer,
-                                 .expected = op->operation,
-                                 .seen = op->operation};
+                                 .expected = operation->description,
+                                 .seen = operation->description};
     outcome.seen.signature = signature;
-    finish(pg, op, &outcome);
+    finish(pg, operation, &outcome);
 }
 
 /* ---- what is sent ---------------------------------------------------------------------------- */
 
 static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
 {
-    struct pg_op *op = note->op;
-    const size_t bytes = bytes_of(op);
-    const bool is_short = bytes <= SHORT_BYTES && bytes <= cpu_message_most(pg->comm->host) &&
+    struct pg_operation *operation = note->operation;
+    const size_t bytes = bytes_of(operation);
+    const bool is_short = bytes <= SHORT_BYTES && bytes <= cpu_message_most(pg->comm->group) &&
                           pg->short_sent[note->peer] < 2 * SHORT_KEPT;
     const struct cpu_message message = {is_short ? ANNOUNCED_SHORT : ANNOUNCED, note->id,
                                         note->signature, note->tag};
-    if (!cpu_message_send(pg->comm->host, note->peer, &message, pg_staging_message_data(op),
+    if (!cpu_message_send(pg->comm->group, note->peer, &message, pg_staging_message_data(operation),
                           is_short ? bytes : 0))
         return false;
     POINT("message.announced");
-    op->is_announced = true;
+    operation->is_announced = true;
     if (is_short) {
         pg->short_sent[note->peer]++;
-        finish_well(pg, op);
+        finish_well(pg, operation);
     } else {
-        id_insert(pg, op, -1);
+        id_insert(pg, operation, -1);
     }
     return true;
 }
@@ -225,20 +232,21 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
  * ended. */
 static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any)
 {
-    struct pg_op *op = note->op;
-    const size_t most = cpu_message_most(pg->comm->host), bytes = bytes_of(op);
+    struct pg_operation *operation = note->operation;
+    const size_t most = cpu_message_most(pg->comm->group), bytes = bytes_of(operation);
     const struct cpu_message message = {DATA, note->id, 0, 0};
-    while (op->moved < bytes) {
-        const size_t left = bytes - op->moved, piece = left < most ? left : most;
-        if (!cpu_message_send(pg->comm->host, note->peer, &message,
-                              (const char *)pg_staging_message_data(op) + op->moved, piece))
+    while (operation->moved < bytes) {
+        const size_t left = bytes - operation->moved, piece = left < most ? left : most;
+        if (!cpu_message_send(pg->comm->group, note->peer, &message,
+                              (const char *)pg_staging_message_data(operation) + operation->moved,
+                              piece))
             return false;
         POINT("message.sent");
         *any = true;
-        op->moved += piece;
-        op->deadline = deadline_after(op->timeout_ms);
+        operation->moved += piece;
+        operation->deadline = deadline_after(operation->timeout_ms);
     }
-    finish_well(pg, op);
+    finish_well(pg, operation);
     return true;
 }
 
@@ -250,7 +258,7 @@ static bool note_send(struct tutti_pg *pg, struct pg_note *note, bool *any)
     if (note->kind == DATA)
         return data_send(pg, note, any);
     if (announces ? !announcement_send(pg, note)
-                  : !cpu_message_send(pg->comm->host, note->peer, &message, NULL, 0))
+                  : !cpu_message_send(pg->comm->group, note->peer, &message, NULL, 0))
         return false;
     if (!announces)
         free(note);
@@ -288,9 +296,10 @@ bool pg_messages_send(struct tutti_pg *pg)
 /* ---- matching -------------------------------------------------------------------------------- */
 
 /* The rank without which an operation cannot end, if that rank is gone; otherwise -1. */
-static int gone_peer(const struct tutti_pg *pg, const struct pg_op *op)
+static int gone_peer(const struct tutti_pg *pg, const struct pg_operation *operation)
 {
-    const int peer = op->is_moving && !is_send(op) ? (int)op->source - 1 : op->args.peer;
+    const int peer = operation->is_moving && !is_send(operation) ? (int)operation->source - 1
+                                                                 : operation->args.peer;
     if (peer != TUTTI_ANY_SOURCE)
         return rank_set_has(pg->gone, peer) ? peer : -1;
     return rank_set_count(pg->gone) == pg->control.size - 1 ? rank_set_next(pg->gone, -1) : -1;
@@ -298,11 +307,11 @@ static int gone_peer(const struct tutti_pg *pg, const struct pg_op *op)
 
 /* End the operation if the rank that it needs is gone, and name the rank because of which it is
  * gone. Return whether that rank is gone. */
-static bool finish_gone(struct tutti_pg *pg, struct pg_op *op)
+static bool finish_gone(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    const int peer = gone_peer(pg, op);
+    const int peer = gone_peer(pg, operation);
     if (peer >= 0)
-        finish(pg, op,
+        finish(pg, operation,
                &(struct pg_outcome){.status = TUTTI_ERR_PEER_DEAD,
                                     .rank = pg->control.rank,
                                     .peer = pg_control_exit_cause(&pg->control, peer)});
@@ -310,7 +319,8 @@ static bool finish_gone(struct tutti_pg *pg, struct pg_op *op)
 }
 
 /* Answer an announcement, or free it. Data that have come with it are in place. */
-static void answer(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note, bool same)
+static void answer(struct tutti_pg *pg, struct pg_operation *operation, struct pg_note *note,
+                   bool same)
 {
     bool answers = note->peer != pg->control.rank && !rank_set_has(pg->gone, note->peer);
     if (note->kind == ANNOUNCED_SHORT) {
@@ -318,7 +328,7 @@ static void answer(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note, 
         answers &= ++pg->short_taken[note->peer] % SHORT_KEPT == 0;
     } else {
         note->kind = same ? GO : REFUSED;
-        note->signature = op->operation.signature;
+        note->signature = operation->description.signature;
     }
     if (answers)
         note_queue(pg, note);
@@ -328,104 +338,105 @@ static void answer(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note, 
 
 /* Join a receive, which is in the list, and an announcement, which is in no list. The data are
  * there if they came with the announcement, or if the send is this rank's own. */
-static void match(struct tutti_pg *pg, struct pg_op *op, struct pg_note *note)
+static void match(struct tutti_pg *pg, struct pg_operation *operation, struct pg_note *note)
 {
     const struct tutti_signature sent = signature_unpack(note->signature, 0);
     const uint64_t signature = note->signature, id = note->id;
     const int peer = note->peer;
-    const bool same = sent.dtype == op->args.dtype && sent.count == op->args.count;
-    struct pg_op *own = note->op; /* its send, on this rank */
-    const bool moves = same && !own && note->kind == ANNOUNCED && bytes_of(op);
+    const bool same = sent.dtype == operation->args.dtype && sent.count == operation->args.count;
+    struct pg_operation *own = note->operation; /* its send, on this rank */
+    const bool moves = same && !own && note->kind == ANNOUNCED && bytes_of(operation);
     POINT("message.matched");
-    order_store_relaxed_u32(&op->source, (uint32_t)peer + 1);
-    if (same && !moves && bytes_of(op))
-        pg->comm->isa->copy(pg_staging_message_data(op),
-                            own ? pg_staging_message_data(own) : note + 1, bytes_of(op));
+    order_store_relaxed_u32(&operation->source, (uint32_t)peer + 1);
+    if (same && !moves && bytes_of(operation))
+        pg->comm->isa->copy(pg_staging_message_data(operation),
+                            own ? pg_staging_message_data(own) : note + 1, bytes_of(operation));
     if (own && same)
         finish_well(pg, own);
     else if (own)
-        finish_mismatch(pg, own, peer, op->operation.signature);
+        finish_mismatch(pg, own, peer, operation->description.signature);
     else
-        answer(pg, op, note, same);
-    wait_end(pg, op);
+        answer(pg, operation, note, same);
+    wait_end(pg, operation);
     if (moves) {
-        op->id = id;
-        op->is_moving = true;
-        id_insert(pg, op, peer);
-        op->deadline = deadline_after(op->timeout_ms);
+        operation->id = id;
+        operation->is_moving = true;
+        id_insert(pg, operation, peer);
+        operation->deadline = deadline_after(operation->timeout_ms);
     } else if (same) {
-        finish_well(pg, op);
+        finish_well(pg, operation);
     } else {
-        finish_mismatch(pg, op, peer, signature);
+        finish_mismatch(pg, operation, peer, signature);
     }
 }
 
 /* Return whether a receive waits for an announcement. */
 static bool announcement_match(struct tutti_pg *pg, struct pg_note *note)
 {
-    struct pg_op *op = waiting_find(pg, note);
-    if (op)
-        match(pg, op, note);
-    return op;
+    struct pg_operation *operation = waiting_find(pg, note);
+    if (operation)
+        match(pg, operation, note);
+    return operation;
 }
 
 /* Announce a send to this rank itself. A copy of short data is kept, so the send ends at once. */
-static void send_to_self(struct tutti_pg *pg, struct pg_op *op)
+static void send_to_self(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    const size_t bytes = bytes_of(op);
-    uint32_t *sent = &pg->short_sent[op->args.peer];
+    const size_t bytes = bytes_of(operation);
+    uint32_t *sent = &pg->short_sent[operation->args.peer];
     struct pg_note *note = NULL;
-    if (announcement_match(pg, &op->note))
+    if (announcement_match(pg, &operation->note))
         return;
-    if (bytes <= SHORT_BYTES && *sent - pg->short_taken[op->args.peer] < SHORT_KEPT)
+    if (bytes <= SHORT_BYTES && *sent - pg->short_taken[operation->args.peer] < SHORT_KEPT)
         note = malloc(sizeof *note + bytes);
     if (!note) {
-        unmatched_append(pg, &op->note);
+        unmatched_append(pg, &operation->note);
         return;
     }
-    *note = op->note;
-    note->op = NULL;
+    *note = operation->note;
+    note->operation = NULL;
     note->kind = ANNOUNCED_SHORT;
     if (bytes)
-        memcpy(note + 1, pg_staging_message_data(op), bytes);
+        memcpy(note + 1, pg_staging_message_data(operation), bytes);
     unmatched_append(pg, note);
     ++*sent;
-    finish_well(pg, op);
+    finish_well(pg, operation);
 }
 
-void pg_message_begin(struct tutti_pg *pg, struct pg_op *op)
+void pg_message_begin(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    if (op->staging && op->staging->status != TUTTI_OK) { /* no memory, or the copy failed */
-        pg_complete(pg, op,
+    if (operation->cuda &&
+        operation->cuda->status != TUTTI_OK) { /* no memory, or the copy failed */
+        pg_complete(pg, operation,
                     &(struct pg_outcome){
-                        .status = op->staging->status, .rank = pg->control.rank, .peer = -1});
+                        .status = operation->cuda->status, .rank = pg->control.rank, .peer = -1});
         return;
     }
-    pg_record(pg, op);
-    if (op->deadline < pg->next_deadline)
-        pg->next_deadline = op->deadline;
-    if (is_send(op)) {
-        op->id = ++pg->messages;
-        op->note = (struct pg_note){.peer = op->args.peer,
-                                    .kind = ANNOUNCED,
-                                    .id = op->id,
-                                    .tag = op->key.tag,
-                                    .signature = op->operation.signature,
-                                    .op = op};
-        pg_list_append(&pg->sends, op);
-        if (op->args.peer == pg->control.rank)
-            send_to_self(pg, op);
-        else if (!finish_gone(pg, op))
-            note_queue(pg, &op->note);
+    pg_record(pg, operation);
+    if (operation->deadline < pg->next_deadline)
+        pg->next_deadline = operation->deadline;
+    if (is_send(operation)) {
+        operation->id = ++pg->messages;
+        operation->note = (struct pg_note){.peer = operation->args.peer,
+                                           .kind = ANNOUNCED,
+                                           .id = operation->id,
+                                           .tag = operation->key.tag,
+                                           .signature = operation->description.signature,
+                                           .operation = operation};
+        pg_list_append(&pg->sends, operation);
+        if (operation->args.peer == pg->control.rank)
+            send_to_self(pg, operation);
+        else if (!finish_gone(pg, operation))
+            note_queue(pg, &operation->note);
         return;
     }
-    pg_list_append(&pg->receives, op);
-    struct pg_note *note = unmatched_find(pg, op);
+    pg_list_append(&pg->receives, operation);
+    struct pg_note *note = unmatched_find(pg, operation);
     if (note) {
         unmatched_remove(pg, note);
-        match(pg, op, note);
-    } else if (!finish_gone(pg, op)) {
-        wait_begin(pg, op);
+        match(pg, operation, note);
+    } else if (!finish_gone(pg, operation)) {
+        wait_begin(pg, operation);
     }
 }
 
@@ -446,8 +457,8 @@ static bool announcement_take(struct tutti_pg *pg, int from, const struct cpu_me
                              .tag = message->parameter,
                              .signature = message->signature};
     if (is_short && bytes)
-        memcpy(note + 1, cpu_message_data(pg->comm->host, from, bytes), bytes);
-    cpu_message_taken(pg->comm->host, from);
+        memcpy(note + 1, cpu_message_data(pg->comm->group, from, bytes), bytes);
+    cpu_message_taken(pg->comm->group, from);
     if (!announcement_match(pg, note))
         unmatched_append(pg, note);
     return true;
@@ -455,38 +466,40 @@ static bool announcement_take(struct tutti_pg *pg, int from, const struct cpu_me
 
 static void data_take(struct tutti_pg *pg, int from, uint64_t id)
 {
-    struct pg_op *op = id_find(pg, from, id);
-    if (op) {
-        const size_t left = bytes_of(op) - op->moved, most = cpu_message_most(pg->comm->host);
+    struct pg_operation *operation = id_find(pg, from, id);
+    if (operation) {
+        const size_t left = bytes_of(operation) - operation->moved,
+                     most = cpu_message_most(pg->comm->group);
         const size_t piece = left < most ? left : most;
-        pg->comm->isa->copy((char *)pg_staging_message_data(op) + op->moved,
-                            cpu_message_data(pg->comm->host, from, piece), piece);
-        op->moved += piece;
-        op->deadline = deadline_after(op->timeout_ms);
+        pg->comm->isa->copy((char *)pg_staging_message_data(operation) + operation->moved,
+                            cpu_message_data(pg->comm->group, from, piece), piece);
+        operation->moved += piece;
+        operation->deadline = deadline_after(operation->timeout_ms);
         POINT("message.taken");
     }
-    cpu_message_taken(pg->comm->host, from);
+    cpu_message_taken(pg->comm->group, from);
     pg_control_notify(pg->control.rings[from]); /* the next piece is copied meanwhile */
-    if (op && op->moved == bytes_of(op))
-        finish_well(pg, op);
+    if (operation && operation->moved == bytes_of(operation))
+        finish_well(pg, operation);
 }
 
 /* The receiver has answered the announcement of a send. */
 static void answer_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
 {
-    struct pg_op *op = id_find(pg, -1, message->id);
-    cpu_message_taken(pg->comm->host, from);
+    struct pg_operation *operation = id_find(pg, -1, message->id);
+    cpu_message_taken(pg->comm->group, from);
     if (message->kind == TAKEN)
         pg->short_sent[from] -= SHORT_KEPT;
-    if (message->kind == TAKEN || !op || op->args.peer != from || op->is_moving)
+    if (message->kind == TAKEN || !operation || operation->args.peer != from ||
+        operation->is_moving)
         return;
     if (message->kind == REFUSED) {
-        finish_mismatch(pg, op, from, message->signature);
+        finish_mismatch(pg, operation, from, message->signature);
     } else {
-        op->is_moving = true;
-        op->deadline = deadline_after(op->timeout_ms);
-        op->note.kind = DATA;
-        note_queue(pg, &op->note);
+        operation->is_moving = true;
+        operation->deadline = deadline_after(operation->timeout_ms);
+        operation->note.kind = DATA;
+        note_queue(pg, &operation->note);
     }
 }
 
@@ -494,16 +507,16 @@ static void withdrawal_take(struct tutti_pg *pg, int from, const struct cpu_mess
 {
     const struct pg_outcome late = {
         .status = TUTTI_ERR_TIMEOUT, .rank = from, .peer = pg->control.rank};
-    struct pg_op *op = id_find(pg, from, message->id);
+    struct pg_operation *operation = id_find(pg, from, message->id);
     struct pg_note *note = unmatched_first(pg, message->parameter, from);
-    cpu_message_taken(pg->comm->host, from);
+    cpu_message_taken(pg->comm->group, from);
     while (note && note->id != message->id)
         note = note_of(note->line.next);
     if (note)
         unmatched_remove(pg, note);
     free(note);
-    if (op)
-        finish(pg, op, &late);
+    if (operation)
+        finish(pg, operation, &late);
 }
 
 /* Tell a rank that there are places for its messages again, at every second one that was read. A
@@ -511,7 +524,7 @@ static void withdrawal_take(struct tutti_pg *pg, int from, const struct cpu_mess
 static void places_tell(struct tutti_pg *pg, int from)
 {
     enum { TELL_EVERY = LAYOUT_WINDOW / 2 };
-    const uint64_t read = cpu_messages_read(pg->comm->host, from);
+    const uint64_t read = cpu_messages_read(pg->comm->group, from);
     if (read / TELL_EVERY != pg->places_told[from] / TELL_EVERY)
         pg_control_notify(pg->control.rings[from]);
     pg->places_told[from] = read;
@@ -537,7 +550,7 @@ static bool messages_take(void *context, int from)
     struct tutti_pg *pg = context;
     struct cpu_message message;
     bool any = false;
-    while (cpu_message_next(pg->comm->host, from, &message) && message_take(pg, from, &message))
+    while (cpu_message_next(pg->comm->group, from, &message) && message_take(pg, from, &message))
         any = true;
     if (any)
         places_tell(pg, from);
@@ -549,7 +562,7 @@ static bool messages_take(void *context, int from)
 void pg_messages_open(struct tutti_pg *pg)
 {
     if (pg->comm->rules.paths.all)
-        cpu_group_set_messages(pg->comm->host, messages_take, pg);
+        cpu_group_set_messages(pg->comm->group, messages_take, pg);
 }
 
 bool pg_messages_take(struct tutti_pg *pg)
@@ -569,20 +582,22 @@ void pg_messages_collective_ended(struct tutti_pg *pg)
 }
 
 /* End a send whose receiver has not answered. Return false if there is no memory to withdraw it. */
-static bool withdraw(struct tutti_pg *pg, struct pg_op *op)
+static bool withdraw(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    if (!op->is_announced) {
-        if (op->args.peer == pg->control.rank)
-            unmatched_remove(pg, &op->note);
+    if (!operation->is_announced) {
+        if (operation->args.peer == pg->control.rank)
+            unmatched_remove(pg, &operation->note);
         else
-            note_remove(&pg->notes[op->args.peer], &op->note);
+            note_remove(&pg->notes[operation->args.peer], &operation->note);
         return true;
     }
     struct pg_note *note = malloc(sizeof *note);
     if (!note)
         return false;
-    *note = (struct pg_note){
-        .peer = op->args.peer, .kind = WITHDRAWN, .id = op->id, .tag = op->key.tag};
+    *note = (struct pg_note){.peer = operation->args.peer,
+                             .kind = WITHDRAWN,
+                             .id = operation->id,
+                             .tag = operation->key.tag};
     note_queue(pg, note);
     return true;
 }
@@ -590,18 +605,19 @@ static bool withdraw(struct tutti_pg *pg, struct pg_op *op)
 /* Return the rank that has stopped inside a message; -1 if there is none. */
 static int list_check(struct tutti_pg *pg, struct pg_list *list, int64_t now)
 {
-    for (struct pg_op *op = list->first, *next; op; op = next) {
+    for (struct pg_operation *operation = list->first, *next; operation; operation = next) {
         const int own = pg->control.rank;
         const struct pg_outcome late = {.status = TUTTI_ERR_TIMEOUT,
                                         .rank = own,
-                                        .peer = op->args.peer == own ? -1 : op->args.peer};
-        int64_t next_deadline = op->deadline;
-        next = op->next;
-        if (op->deadline <= now) {
-            if (op->is_moving)
-                return is_send(op) ? op->args.peer : (int)op->source - 1;
-            if (!is_send(op) || withdraw(pg, op)) {
-                finish(pg, op, &late);
+                                        .peer = operation->args.peer == own ? -1
+                                                                            : operation->args.peer};
+        int64_t next_deadline = operation->deadline;
+        next = operation->next;
+        if (operation->deadline <= now) {
+            if (operation->is_moving)
+                return is_send(operation) ? operation->args.peer : (int)operation->source - 1;
+            if (!is_send(operation) || withdraw(pg, operation)) {
+                finish(pg, operation, &late);
                 continue;
             }
             next_deadline = now + (int64_t)RETRY_MS * 1000000;
@@ -625,7 +641,7 @@ static void notes_free(struct pg_notes *notes)
 {
     for (struct pg_note *note; (note = notes->first);) {
         notes->first = note->next;
-        if (!note->op)
+        if (!note->operation)
             free(note);
     }
 }
@@ -648,16 +664,16 @@ static void unmatched_drop_gone(struct tutti_pg *pg)
         if (!rank_set_has(pg->gone, note->peer) || note->kind == ANNOUNCED_SHORT)
             continue;
         unmatched_remove(pg, note);
-        if (!note->op)
+        if (!note->operation)
             free(note);
     }
 }
 
 static void list_drop_gone(struct tutti_pg *pg, struct pg_list *list)
 {
-    for (struct pg_op *op = list->first, *next; op; op = next) {
-        next = op->next;
-        (void)finish_gone(pg, op);
+    for (struct pg_operation *operation = list->first, *next; operation; operation = next) {
+        next = operation->next;
+        (void)finish_gone(pg, operation);
     }
 }
 
@@ -673,7 +689,7 @@ void pg_messages_drop(struct tutti_pg *pg)
 {
     queues_drop(pg, pg->noted);
     notes_free(&pg->unmatched);
-    pg_table_clear(&pg->unmatched_lines);
-    pg_table_clear(&pg->waiting_lines);
-    pg_table_clear(&pg->by_id);
+    pg_map_clear(&pg->unmatched_lines);
+    pg_map_clear(&pg->waiting_lines);
+    pg_map_clear(&pg->by_id);
 }

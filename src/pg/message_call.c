@@ -5,14 +5,14 @@
 #include "pg/pg.h"
 
 static enum tutti_status message_read(const struct tutti_pg *pg, const struct pg_call *call,
-                                      struct pg_lists *lists, struct pg_op *op)
+                                      struct pg_lists *lists, struct pg_operation *operation)
 {
-    const int peer = op->args.peer;
+    const int peer = operation->args.peer;
     const bool any = peer == TUTTI_ANY_SOURCE && call->collective == TUTTI_COLLECTIVE_RECV;
     const struct tutti_tensor *tensor = lists->list[0];
     if (!any && (unsigned)peer >= (unsigned)pg->comm->world_size)
-        return coll_explain(call->name, &coll_rows[call->collective], &op->args, COLL_BAD_PEER,
-                            pg->comm->rank, pg->comm->world_size, NULL);
+        return coll_explain(call->name, &coll_rows[call->collective], &operation->args,
+                            COLL_BAD_PEER, pg->comm->rank, pg->comm->world_size, NULL);
     if (!tensor)
         return error_set(TUTTI_ERR_INVALID, "%s: tensor is NULL", call->name);
     if (!pg->comm->rules.paths.all)
@@ -20,9 +20,9 @@ static enum tutti_status message_read(const struct tutti_pg *pg, const struct pg
                          "%s: not all ranks of the topology file are linked: only all-reduces and "
                          "barriers run",
                          call->name);
-    op->args.op = TUTTI_SUM; /* only for the check, which is that of a sum */
-    const enum tutti_status status = pg_list_read(pg, call, lists, op);
-    op->args.op = NULL;
+    operation->args.op = TUTTI_SUM; /* only for the check, which is that of a sum */
+    const enum tutti_status status = pg_list_read(pg, call, lists, operation);
+    operation->args.op = NULL;
     return status;
 }
 
@@ -54,7 +54,7 @@ int tutti_work_source(const tutti_work_t *work)
 {
     if (!work || work->class != &pg_work_class)
         return -1;
-    const struct pg_op *op = (const struct pg_op *)work;
+    const struct pg_operation *operation = (const struct pg_operation *)work;
     /* Relaxed: a thread that has found the work done sees the value. */
-    return (int)order_load_relaxed_u32(&op->source) - 1;
+    return (int)order_load_relaxed_u32(&operation->source) - 1;
 }

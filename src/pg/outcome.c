@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/signature.h"
 #include "base/text.h"
-#include "cpu/group.h"
+#include "peers/peers.h"
 #include "pg/pg.h"
 
 #include <inttypes.h>
@@ -17,9 +17,9 @@ enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status
         .status = status,
         .rank = comm->rank,
         .peer = peer,
-        .sequence = cpu_group_sequence(comm->host),
+        .sequence = peers_sequence(comm->peers),
     };
-    return cpu_group_fail(comm->host, &fault);
+    return peers_fail(comm->peers, &fault);
 }
 
 struct text {
@@ -30,47 +30,47 @@ struct text {
 #define APPEND(text, ...) text_append((text)->bytes, TEXT_BYTES, &(text)->length, __VA_ARGS__)
 
 /* Return the stride of a dimension, from the positions and sizes. */
-static int64_t stride_of(const struct layout_operation *operation, int dims, int dim)
+static int64_t stride_of(const struct layout_operation *description, int dims, int dim)
 {
     int64_t stride = 1;
     for (int d = 0; d < dims; d++)
-        if (operation->order[d] < operation->order[dim])
-            stride *= operation->sizes[d];
+        if (description->order[d] < description->order[dim])
+            stride *= description->sizes[d];
     return stride;
 }
 
-static void append_sparse(struct text *text, const struct layout_operation *operation)
+static void append_sparse(struct text *text, const struct layout_operation *description)
 {
     static const char *const kinds[] = {", sparse sizes [", ", dense sizes ["};
     for (int kind = 0; kind < 2; kind++) {
         const char *separator = kinds[kind];
         for (int d = 0; d < LAYOUT_DIMS; d++)
-            if (operation->order[d] == kind) {
-                APPEND(text, "%s%" PRId64, separator, operation->sizes[d]);
+            if (description->order[d] == kind) {
+                APPEND(text, "%s%" PRId64, separator, description->sizes[d]);
                 separator = ", ";
             }
         APPEND(text, "%s", separator == kinds[kind] ? "" : "]");
     }
 }
 
-const char *pg_operation_name(const struct layout_operation *operation)
+const char *pg_description_name(const struct layout_operation *description)
 {
-    if (operation->format == LAYOUT_SPARSE)
+    if (description->format == LAYOUT_SPARSE)
         return "all_reduce_sparse";
-    return tutti_collective_name(signature_unpack(operation->signature, 0).collective);
+    return tutti_collective_name(signature_unpack(description->signature, 0).collective);
 }
 
 /* Append what follows the operation's name, except the layout. */
-static void append_call(struct text *text, const struct layout_operation *operation,
+static void append_call(struct text *text, const struct layout_operation *description,
                         const struct tutti_signature *what)
 {
     const uint32_t mask = (1u << SIGNATURE_ROOT_BITS) - 1;
     const bool rooted = coll_is_rooted(what->collective);
     const uint32_t hash = rooted ? what->parameter & ~mask : what->parameter;
     APPEND(text, " of ");
-    if (operation->pairs > 1)
-        APPEND(text, "%" PRIu32 " x ", operation->pairs);
-    if (operation->format == LAYOUT_LISTS && !what->count && !operation->dims)
+    if (description->pairs > 1)
+        APPEND(text, "%" PRIu32 " x ", description->pairs);
+    if (description->format == LAYOUT_LISTS && !what->count && !description->dims)
         APPEND(text, "lists of %s", tutti_dtype_name(what->dtype));
     else
         APPEND(text, "%" PRIu64 " %s", what->count, tutti_dtype_name(what->dtype));
@@ -80,42 +80,42 @@ static void append_call(struct text *text, const struct layout_operation *operat
         APPEND(text, " (scalar hash %08" PRIx32 ")", hash);
     if (rooted)
         APPEND(text, ", root %" PRIu32, (what->parameter & mask) - 1);
-    if (operation->more_pairs)
-        APPEND(text, " (layouts of the other pairs: hash %08" PRIx32 ")", operation->more_pairs);
+    if (description->more_pairs)
+        APPEND(text, " (layouts of the other pairs: hash %08" PRIx32 ")", description->more_pairs);
 }
 
-/* `operation` may come from another process, so its fields are not trusted. */
-static void append_operation(struct text *text, const struct layout_operation *operation)
+/* `description` may come from another process, so its fields are not trusted. */
+static void append_operation(struct text *text, const struct layout_operation *description)
 {
-    struct tutti_signature what = signature_unpack(operation->signature, operation->parameter);
-    int dims = operation->dims < LAYOUT_DIMS ? operation->dims : LAYOUT_DIMS;
-    const char *where = operation->device == TUTTI_DEVICE_CUDA ? " on CUDA devices" : "";
-    if (operation->format == LAYOUT_SPARSE) {
-        APPEND(text, "%s of %s", pg_operation_name(operation), tutti_dtype_name(what.dtype));
-        append_sparse(text, operation);
+    struct tutti_signature what = signature_unpack(description->signature, description->parameter);
+    int dims = description->dims < LAYOUT_DIMS ? description->dims : LAYOUT_DIMS;
+    const char *where = description->device == TUTTI_DEVICE_CUDA ? " on CUDA devices" : "";
+    if (description->format == LAYOUT_SPARSE) {
+        APPEND(text, "%s of %s", pg_description_name(description), tutti_dtype_name(what.dtype));
+        append_sparse(text, description);
         APPEND(text, "%s", where);
         return;
     }
-    APPEND(text, "%s", pg_operation_name(operation));
+    APPEND(text, "%s", pg_description_name(description));
     if (what.collective == TUTTI_COLLECTIVE_BARRIER)
         return;
-    append_call(text, operation, &what);
+    append_call(text, description, &what);
     if (what.collective == TUTTI_COLLECTIVE_SEND || what.collective == TUTTI_COLLECTIVE_RECV)
         return;
-    if (operation->format == LAYOUT_LISTS) {
+    if (description->format == LAYOUT_LISTS) {
         if (dims == 2)
-            APPEND(text, " from rank %" PRId64 " to rank %" PRId64, operation->sizes[0],
-                   operation->sizes[1]);
+            APPEND(text, " from rank %" PRId64 " to rank %" PRId64, description->sizes[0],
+                   description->sizes[1]);
         APPEND(text, "%s", where);
         return;
     }
     APPEND(text, ", sizes [");
     for (int d = 0; d < dims; d++)
-        APPEND(text, "%s%" PRId64, d ? ", " : "", operation->sizes[d]);
+        APPEND(text, "%s%" PRId64, d ? ", " : "", description->sizes[d]);
     APPEND(text, "], strides [");
     for (int d = 0; d < dims; d++)
-        APPEND(text, operation->order[d] == LAYOUT_NO_POSITION ? "%s-" : "%s%" PRId64,
-               d ? ", " : "", stride_of(operation, dims, d));
+        APPEND(text, description->order[d] == LAYOUT_NO_POSITION ? "%s-" : "%s%" PRId64,
+               d ? ", " : "", stride_of(description, dims, d));
     APPEND(text, "]%s", where);
 }
 
@@ -181,19 +181,20 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
     }
 }
 
-enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,
-                                    const char *list)
+enum tutti_status pg_outcome_report(const struct pg_outcome *outcome,
+                                    const struct pg_operation *operation, const char *list)
 {
     struct text text = {.length = 0};
-    if (op)
-        APPEND(&text, "%s %" PRIu64 " of tag %" PRIu32, pg_operation_name(&op->operation),
-               op->work.sequence, op->work.tag);
+    if (operation)
+        APPEND(&text, "%s %" PRIu64 " of tag %" PRIu32,
+               pg_description_name(&operation->description), operation->work.sequence,
+               operation->work.tag);
     else
         APPEND(&text, outcome->has_failed ? "the process group has ended"
                                           : "collectives of the process group have ended");
     APPEND(&text, ": ");
-    if (op && op->sparse && op->sparse->error_text[0] && !outcome->has_failed)
-        APPEND(&text, "%s", op->sparse->error_text);
+    if (operation && operation->sparse && operation->sparse->error_text[0] && !outcome->has_failed)
+        APPEND(&text, "%s", operation->sparse->error_text);
     else
         append_reason(&text, outcome);
     if (*list)

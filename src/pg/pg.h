@@ -4,12 +4,12 @@
  * steps:
  *
  * 1. The caller checks the tensors and appends the operation to the queue (queue.c).
- * 2. The group's thread announces it to the leader, rank 0 (engine.c). With CUDA tensors
- *    (staging.c) it does so once the input is ready.
+ * 2. The group's thread announces it to the leader, rank 0 (engine.c). With CUDA tensors (cuda.c)
+ *    it does so once the input is ready.
  * 3. Once all ranks have announced it, the leader sends its verdict to all ranks (leader.c): run
  *    the operation now, or the reason why it ends.
- * 4. The group's thread runs it over the communicator (part.c, sparse_run.c) and completes the work
- *    (op.c).
+ * 4. The group's thread runs it over the communicator (part.c, blocks.c, sparse_run.c) and
+ * completes the work (operation.c).
  *
  * A thread that waits for a work (work.c) takes these steps itself, if the group's thread is idle.
  *
@@ -31,10 +31,10 @@
 #include "comm/comm.h"
 #include "comm/work.h"
 #include "pg/control_ring.h"
+#include "pg/map.h"
 #include "pg/share.h"
 #include "pg/sparse.h"
 #include "pg/staging.h"
-#include "pg/table.h"
 #include "tutti/pg.h"
 
 #include <pthread.h>
@@ -73,8 +73,8 @@ struct pg_operand {
  * data follow, if they have come with it: message.c. */
 struct pg_note {
     struct pg_note *next, *before;
-    struct pg_member line; /* of an announcement that matches no receive yet */
-    struct pg_op *op;      /* whose part it is, or NULL */
+    struct pg_member line;          /* of an announcement that matches no receive yet */
+    struct pg_operation *operation; /* whose part it is, or NULL */
     int peer;
     uint32_t kind;
     uint32_t tag;
@@ -89,11 +89,11 @@ struct pg_notes {
 
 /* An operation of a group; it is a work. The engine holds one reference, the caller's handle
  * another. */
-struct pg_op {
-    struct tutti_work work; /* must be the first member: a pointer to it is cast to struct pg_op */
-    struct pg_key key;      /* its key in the engine's table */
+struct pg_operation {
+    struct tutti_work work; /* must be first: a pointer to it is cast to struct pg_operation */
+    struct pg_key key;      /* its key in the engine's map */
     struct tutti_pg *pg;    /* kept alive by the operation */
-    struct pg_op *next, *before; /* in a list */
+    struct pg_operation *next, *before; /* in a list */
     uint32_t references;
     uint32_t state;       /* enum pg_state: release H5 */
     uint32_t has_outcome; /* 1 once `outcome`, and a sparse result, may be read: release H7 */
@@ -105,16 +105,15 @@ struct pg_op {
     int64_t deadline;
     tutti_pg_callback *callback;
     void *context;
-    struct coll_args args;             /* of one tensor, without operands, for work.collective */
-    struct tutti_op op;                /* what args.op points to, if the caller created it */
-    struct layout_operation operation; /* the call and its tensors, for the other ranks */
-    uint16_t inputs; /* of a reduction, dense tensors of this rank; after the verdict: the most of
-                      * any rank */
-    bool direct; /* the tensors go to a communicator as they are: on this rank; after the verdict:
-                  * on all */
+    struct coll_args args;               /* of one tensor, without operands, for work.collective */
+    struct tutti_op op;                  /* what args.op points to, if the caller created it */
+    struct layout_operation description; /* the call and its tensors, for the other ranks */
+    /* Until the verdict these two are of this rank; the verdict sets them to what holds for all. */
+    uint16_t inputs; /* the number of dense tensors that a rank reduces; for all: the largest one */
+    uint16_t facts;  /* enum layout_facts, about the tensors; for all: that hold on every rank */
     struct pg_operand send, recv; /* in `tensors`; of an all-reduce they are the same */
     struct pg_sparse *sparse;     /* NULL: the tensors are dense */
-    struct pg_staging *staging;   /* NULL: the tensors are in host memory */
+    struct pg_cuda *cuda;         /* NULL: the tensors are in host memory */
     struct pg_tag *tag_state;
     bool input_late; /* the time-out passed before the input was ready */
     /* Of a message: */
@@ -125,10 +124,10 @@ struct pg_op {
     bool is_moving;    /* both ranks have it, and the data move */
     bool is_waiting;   /* a receive is in its line: `line` */
     struct pg_member line;
-    struct pg_key by_id; /* its key in the group's table of that name, if has_id */
+    struct pg_key by_id; /* its key in the group's map of that name, if has_id */
     bool has_id;
     struct pg_note note; /* of a send */
-    /* op_make() does not set the fields from here on. After a success only the status of
+    /* operation_make() does not set the fields from here on. After a success only the status of
      * `outcome` is valid. */
     struct pg_outcome outcome;
     char title[PG_TITLE_BYTES];
@@ -138,7 +137,7 @@ struct pg_op {
 enum pg_state { PG_OPEN, PG_AWAITED, PG_DONE };
 
 struct pg_list {
-    struct pg_op *first, *last;
+    struct pg_operation *first, *last;
 };
 
 /* The state of a tag that has been used. The sequence number in its key is 0, of messages 1. */
@@ -161,10 +160,10 @@ struct tutti_pg {
     bool owns_comm;             /* made by the group (members.h), which destroys it */
     struct tutti_comm *direct;  /* of the ranks' devices, made by the group; NULL: none */
     int device;                 /* the number in this process of the device of `direct` */
+    struct cuda_block *buffer;  /* of that device: blocks of lists; NULL without `direct` */
     uint32_t epoch;
     int64_t timeout_ms;
-    int threads;                  /* that reduce tensors in host memory */
-    struct cpu_team *copy_thread; /* staging.c; NULL: none */
+    int threads; /* that reduce tensors in host memory */
     struct cuda_stage *stage;
     struct pg_control control;
     pthread_t thread;
@@ -174,12 +173,12 @@ struct tutti_pg {
     pthread_mutex_t lock;
     /* Guarded by the lock: */
     struct pg_list queue;
-    struct pg_table tags;
+    struct pg_map tags;
     bool stopping;
     uint64_t submitted_messages;
-    uint32_t staged; /* 1: there has been an operation on CUDA tensors */
-    bool has_failed; /* the group has ended; `fault` says how */
-    bool lacks_rank; /* a rank has exited: collectives end with `fault` */
+    uint32_t has_cuda; /* 1: there has been an operation on CUDA tensors */
+    bool has_failed;   /* the group has ended; `fault` says how */
+    bool lacks_rank;   /* a rank has exited: collectives end with `fault` */
     struct pg_outcome fault;
     int idle_count; /* memory of results that works have given back: fresh pages are slow */
     struct sparse_memory idle[PG_IDLE_RESULTS];
@@ -193,23 +192,23 @@ struct tutti_pg {
     struct pg_list awaiting_input; /* wait for their input, or behind one that does */
     uint64_t scan;                 /* the number of the last scan of that list */
     struct pg_list to_announce;    /* not announced yet: the control ring is full */
-    struct pg_table announced;     /* announced, and the verdict is pending */
+    struct pg_map announced;       /* announced, and the verdict is pending */
     struct pg_list copying_out;    /* done, except for copies to the device */
     struct rank_set gone; /* ranks that have exited, and all of whose messages have been taken */
     struct pg_list sends, receives; /* messages that are not done */
     struct rank_set noted;          /* the ranks to which there is something to send: */
-    struct pg_notes notes[LAYOUT_RANKS], data[LAYOUT_RANKS]; /* data, after all else */
+    struct pg_notes notes[NODE_RANKS], data[NODE_RANKS]; /* data, after all else */
     struct pg_notes unmatched; /* announcements that match no receive yet, as they came */
     uint64_t arrivals;         /* the last one's number */
     /* The lines of these, by tag and sender, and of receives that wait, by tag and wanted sender.
      */
-    struct pg_table unmatched_lines, waiting_lines;
-    struct pg_table by_id;              /* sends that were announced, receives whose data move */
-    uint64_t messages;                  /* the last send's id */
-    uint32_t short_sent[LAYOUT_RANKS];  /* announcements with data that a peer may still keep */
-    uint32_t short_taken[LAYOUT_RANKS]; /* those of a peer that have been matched here */
-    uint64_t places_told[LAYOUT_RANKS]; /* messages that were read when a peer was last told so */
-    struct pg_leader *leader;           /* of rank 0 only */
+    struct pg_map unmatched_lines, waiting_lines;
+    struct pg_map by_id;              /* sends that were announced, receives whose data move */
+    uint64_t messages;                /* the last send's id */
+    uint32_t short_sent[NODE_RANKS];  /* announcements with data that a peer may still keep */
+    uint32_t short_taken[NODE_RANKS]; /* those of a peer that have been matched here */
+    uint64_t places_told[NODE_RANKS]; /* messages that were read when a peer was last told so */
+    struct pg_leader *leader;         /* of rank 0 only */
     int64_t next_deadline;    /* the earliest deadline of the operations that are not done */
     int64_t peers_checked_at; /* when the thread last checked that all processes live */
     int64_t progress_at;  /* the first time read after the last operation ended, or the leader began
@@ -219,40 +218,39 @@ struct tutti_pg {
     float *widened;       /* part.c: partial results; blocks.c: blocks of lists */
     struct sparse_worker worker;
     struct pg_share *share;
-    struct pg_bounce bounce;
 };
 
 /* ---- list ------------------------------------------------------------------------------------ */
 
-static inline void pg_list_append(struct pg_list *list, struct pg_op *op)
+static inline void pg_list_append(struct pg_list *list, struct pg_operation *operation)
 {
-    op->next = NULL;
-    op->before = list->last;
+    operation->next = NULL;
+    operation->before = list->last;
     if (list->last)
-        list->last->next = op;
+        list->last->next = operation;
     else
-        list->first = op;
-    list->last = op;
+        list->first = operation;
+    list->last = operation;
 }
 
 /* Return NULL if the list is empty. */
-static inline struct pg_op *pg_list_take(struct pg_list *list)
+static inline struct pg_operation *pg_list_take(struct pg_list *list)
 {
-    struct pg_op *op = list->first;
-    if (op)
-        list->first = op->next;
+    struct pg_operation *operation = list->first;
+    if (operation)
+        list->first = operation->next;
     if (list->first)
         list->first->before = NULL;
     else
         list->last = NULL;
-    return op;
+    return operation;
 }
 
 /* Remove an operation that is in the list. */
-static inline void pg_list_remove(struct pg_list *list, struct pg_op *op)
+static inline void pg_list_remove(struct pg_list *list, struct pg_operation *operation)
 {
-    *(op->before ? &op->before->next : &list->first) = op->next;
-    *(op->next ? &op->next->before : &list->last) = op->before;
+    *(operation->before ? &operation->before->next : &list->first) = operation->next;
+    *(operation->next ? &operation->next->before : &list->last) = operation->before;
 }
 
 /* ---- queue.c --------------------------------------------------------------------------------- */
@@ -271,24 +269,24 @@ struct pg_call {
     size_t tensor_bytes;
     size_t more_bytes;        /* what follows the operation in memory, except for the tensors */
     size_t more_tensor_bytes; /* and what each tensor adds to that */
-    /* Check the tensors. Set args, operation, and what else of the operation depends on them. An
+    /* Check the tensors. Set args, description, and what else of the operation depends on them. An
      * operand that this rank ignores becomes empty. Returns what the public function does. */
     enum tutti_status (*read)(const struct tutti_pg *pg, const struct pg_call *call,
-                              struct pg_lists *lists, struct pg_op *op);
-    /* For pg_list_read(): describe a tensor, dtype and count in *args, all else in *operation.
+                              struct pg_lists *lists, struct pg_operation *operation);
+    /* For pg_list_read(): describe a tensor, dtype and count in *args, all else in *description.
      * Returns INVALID. */
     enum tutti_status (*describe)(const void *tensor, enum tutti_device *device,
-                                  struct coll_args *args, struct layout_operation *operation);
+                                  struct coll_args *args, struct layout_operation *description);
     /* For pg_list_read(): check the data of tensors[index], which has been described. */
     enum tutti_status (*check)(const struct tutti_pg *pg, const void *tensors, int index,
                                const struct coll_args *args);
     /* Copy the tensors and write the title. */
-    void (*fill)(struct pg_op *op, const struct pg_lists *lists);
+    void (*fill)(struct pg_operation *operation, const struct pg_lists *lists);
 };
 
 /* Check one list of tensors of one layout: struct pg_call's `read`. */
 enum tutti_status pg_list_read(const struct tutti_pg *pg, const struct pg_call *call,
-                               struct pg_lists *lists, struct pg_op *op);
+                               struct pg_lists *lists, struct pg_operation *operation);
 enum tutti_status pg_device_check(enum tutti_device device);
 /* Compare the description of a tensor with that of the first one. Returns INVALID. */
 enum tutti_status pg_same_kind(enum tutti_dtype first_dtype, enum tutti_dtype dtype,
@@ -306,17 +304,17 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call,
 
 /* Describe a dense tensor: struct pg_call's `describe`. */
 enum tutti_status pg_tensor_describe(const void *tensor, enum tutti_device *device,
-                                     struct coll_args *args, struct layout_operation *operation);
+                                     struct coll_args *args, struct layout_operation *description);
 /* The number of elements of a tensor that has been described. */
 size_t pg_elements(const struct tutti_tensor *tensor);
 /* Block `index` of one pair of an operand. *count: its elements. Those of a list of an all-to-all
  * differ. */
-void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
-               size_t *count);
+void *pg_block(const struct pg_operation *operation, const struct pg_operand *operand, int pair,
+               int index, size_t *count);
 /* struct pg_call's `check` and `fill` for dense tensors of one layout. */
 enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const void *list, int index,
                                   const struct coll_args *what);
-void pg_tensors_fill(struct pg_op *op, const struct pg_lists *lists);
+void pg_tensors_fill(struct pg_operation *operation, const struct pg_lists *lists);
 #define PG_TENSORS_CALL(call_name, which, read_fn)                                                 \
     {                                                                                              \
         .name = call_name, .collective = which, .type = "tutti_tensor",                            \
@@ -325,7 +323,7 @@ void pg_tensors_fill(struct pg_op *op, const struct pg_lists *lists);
         .describe = pg_tensor_describe, .check = pg_tensor_check, .fill = pg_tensors_fill          \
     }
 /* "NAME of [pairs x ]elements dtype[, op][, root N][ to rank N][ from rank N]". */
-void pg_title_make(struct pg_op *op, int pairs);
+void pg_title_make(struct pg_operation *operation, int pairs);
 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
@@ -333,29 +331,31 @@ void pg_title_make(struct pg_op *op, int pairs);
  * other ranks may be inside. Return the status of the communicator's first fault. */
 enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status, int peer);
 /* The name of an operation, for messages. Its fields may come from another process. */
-const char *pg_operation_name(const struct layout_operation *operation);
-/* Write the calling thread's last error: about an operation or, if op is NULL, about the group. */
-enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,
-                                    const char *list);
+const char *pg_description_name(const struct layout_operation *description);
+/* Write the calling thread's last error: about an operation or, if operation is NULL, about the
+ * group. */
+enum tutti_status pg_outcome_report(const struct pg_outcome *outcome,
+                                    const struct pg_operation *operation, const char *list);
 
-/* ---- op.c ------------------------------------------------------------------------------------ */
+/* ---- operation.c ----------------------------------------------------------------------------- */
 
 /* Give back a reference to a group; the last one frees the group. */
 void pg_release(struct tutti_pg *pg);
 /* Enter an operation into the recorder. */
-void pg_record(struct tutti_pg *pg, struct pg_op *op);
+void pg_record(struct tutti_pg *pg, struct pg_operation *operation);
 /* Complete an operation that is in no list of the engine's any more: call the callback, then wake
  * the waiting threads. Releases the engine's reference. */
-void pg_complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome);
-void pg_op_release(struct pg_op *op);
+void pg_complete(struct tutti_pg *pg, struct pg_operation *operation,
+                 const struct pg_outcome *outcome);
+void pg_operation_release(struct pg_operation *operation);
 /* Check that this process submitted the operation: the child of a fork() may not use it. */
-enum tutti_status pg_op_check(const struct pg_op *op, const char *call);
+enum tutti_status pg_operation_check(const struct pg_operation *operation, const char *call);
 /* [out] done: whether the operation has ended. Return the status with which it ended and set the
  * last error; OK while it has not ended. */
-enum tutti_status pg_op_poll(const struct pg_op *op, bool *done);
-bool pg_op_is_done(const struct pg_op *op);
+enum tutti_status pg_operation_poll(const struct pg_operation *operation, bool *done);
+bool pg_operation_is_done(const struct pg_operation *operation);
 /* The status of an operation that is done. */
-enum tutti_status pg_op_status(const struct pg_op *op);
+enum tutti_status pg_operation_status(const struct pg_operation *operation);
 
 /* ---- leader.c -------------------------------------------------------------------------------- */
 
@@ -368,6 +368,15 @@ bool pg_leader_poll(struct pg_leader *leader);
  * (base/reminder.h). `group`: the name of the members' list, or "". */
 void pg_leader_remind(struct pg_leader *leader, int64_t now, const char *group);
 
+/* ---- cuda.c ---------------------------------------------------------------------------------- */
+
+/* Whether the group's devices serve the operation; before the verdict, as far as this rank knows.
+ */
+static inline bool pg_is_on_device(const struct pg_operation *operation)
+{
+    return operation->facts & LAYOUT_ON_DEVICE;
+}
+
 /* ---- part.c ---------------------------------------------------------------------------------- */
 
 /* Inputs of 8 and 16 bits are converted and reduced in blocks of this many elements: 256 KiB. */
@@ -379,26 +388,30 @@ struct pg_part {
     size_t count; /* elements */
 };
 
+/* Run the operation's collective with these arguments, over the communicator that serves its
+ * tensors. */
+enum tutti_status pg_run(struct tutti_pg *pg, const struct pg_operation *operation,
+                         const struct coll_args *args);
 /* Reduce a part of the operation among all ranks. All ranks cut the operation into the same
  * parts. */
-enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
+enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_operation *operation,
                                  const struct pg_part *part);
 
 /* ---- blocks.c -------------------------------------------------------------------------------- */
 
 /* Run a collective other than an all-reduce, together with all ranks. */
-void pg_blocks_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
+void pg_blocks_run(struct tutti_pg *pg, struct pg_operation *operation, struct pg_outcome *outcome);
 
 /* ---- message.c ------------------------------------------------------------------------------- */
 
-static inline bool pg_is_message(const struct pg_op *op)
+static inline bool pg_is_message(const struct pg_operation *operation)
 {
-    return coll_rows[op->work.collective].peer == COLL_PARTNER;
+    return coll_rows[operation->work.collective].peer == COLL_PARTNER;
 }
 
 void pg_messages_open(struct tutti_pg *pg);
 /* A send or receive has been submitted. */
-void pg_message_begin(struct tutti_pg *pg, struct pg_op *op);
+void pg_message_begin(struct tutti_pg *pg, struct pg_operation *operation);
 /* Take what has come; send what there is room for. Return whether there was anything. */
 bool pg_messages_take(struct tutti_pg *pg);
 bool pg_messages_send(struct tutti_pg *pg);
@@ -415,10 +428,10 @@ void pg_messages_drop(struct tutti_pg *pg);
 /* ---- sparse_run.c ---------------------------------------------------------------------------- */
 
 /* The caller's stream has reached the call: enqueue the copies of all entries to the host.
- * op->staging has the status of that. */
-void pg_sparse_copy_in(struct tutti_pg *pg, struct pg_op *op);
+ * operation->cuda has the status of that. */
+void pg_sparse_copy_in(struct pg_operation *operation);
 /* Run the operation, together with all ranks. */
-void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
+void pg_sparse_run(struct tutti_pg *pg, struct pg_operation *operation, struct pg_outcome *outcome);
 
 /* ---- engine.c -------------------------------------------------------------------------------- */
 
@@ -428,7 +441,7 @@ void *pg_engine(void *argument);
 /* A thread that waits for the operation does the work of the group's thread, if no thread does it.
  * It stops once the operation is done, or when it has polled for long. Return whether the operation
  * is done. Not for groups that have had CUDA tensors: only the group's thread calls CUDA. */
-bool pg_engine_step_until(const struct pg_op *op);
+bool pg_engine_step_until(const struct pg_operation *operation);
 
 /* ---- work.c ---------------------------------------------------------------------------------- */
 

@@ -31,20 +31,20 @@ static enum tutti_status options_read(const struct tutti_pg *pg, const char *nam
                  : TUTTI_OK;
 }
 
-static void op_begin(struct pg_op *op, struct tutti_pg *pg,
-                     const struct tutti_pg_call_options *options)
+static void operation_begin(struct pg_operation *operation, struct tutti_pg *pg,
+                            const struct tutti_pg_call_options *options)
 {
-    op->references = 2;
-    op->epoch = pg->epoch;
-    op->pg = pg;
+    operation->references = 2;
+    operation->epoch = pg->epoch;
+    operation->pg = pg;
     order_fetch_add_u32(&pg->references, 1); /* N1 needs no order here: the caller has one */
-    op->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
-    op->deadline = deadline_after(op->timeout_ms);
-    op->callback = options->callback;
-    op->context = options->context;
-    op->key.tag = op->work.tag = options->tag;
-    op->work.class = &pg_work_class;
-    op->work.title = op->title;
+    operation->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
+    operation->deadline = deadline_after(operation->timeout_ms);
+    operation->callback = options->callback;
+    operation->context = options->context;
+    operation->key.tag = operation->work.tag = options->tag;
+    operation->work.class = &pg_work_class;
+    operation->work.title = operation->title;
 }
 
 /* ---- the operation --------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ enum tutti_status pg_same_layout(const struct layout_operation *first,
 }
 
 enum tutti_status pg_list_read(const struct tutti_pg *pg, const struct pg_call *call,
-                               struct pg_lists *lists, struct pg_op *op)
+                               struct pg_lists *lists, struct pg_operation *operation)
 {
     const void *list = lists->list[0];
     const int count = lists->count[0];
@@ -101,20 +101,21 @@ enum tutti_status pg_list_read(const struct tutti_pg *pg, const struct pg_call *
         return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", call->name,
                          count, list, TUTTI_MAX_TENSORS);
     for (int i = 0; i < count; i++) {
-        struct layout_operation other, *operation = i ? &other : &op->operation;
-        const enum tutti_dtype first_dtype = op->args.dtype;
+        struct layout_operation other, *description = i ? &other : &operation->description;
+        const enum tutti_dtype first_dtype = operation->args.dtype;
         const void *tensor = (const char *)list + (size_t)i * call->tensor_bytes;
         enum tutti_device device = TUTTI_DEVICE_CPU;
-        enum tutti_status status = call->describe(tensor, &device, &op->args, operation);
+        enum tutti_status status = call->describe(tensor, &device, &operation->args, description);
         if (status == TUTTI_OK)
             status = pg_device_check(device);
-        operation->device = (uint8_t)device;
+        description->device = (uint8_t)device;
         if (status == TUTTI_OK && i)
-            status = pg_same_kind(first_dtype, op->args.dtype, &op->operation, &other);
+            status =
+                pg_same_kind(first_dtype, operation->args.dtype, &operation->description, &other);
         if (status == TUTTI_OK && i)
-            status = pg_same_layout(&op->operation, &other);
+            status = pg_same_layout(&operation->description, &other);
         if (status == TUTTI_OK)
-            status = call->check(pg, list, i, &op->args);
+            status = call->check(pg, list, i, &operation->args);
         if (status != TUTTI_OK)
             return error_context(status, "%s: tensors[%d]", call->name, i);
     }
@@ -123,45 +124,45 @@ enum tutti_status pg_list_read(const struct tutti_pg *pg, const struct pg_call *
 
 /* Complete the description of the call for other ranks. */
 static void sign(const struct pg_call *call, const struct coll_args *args,
-                 struct layout_operation *operation)
+                 struct layout_operation *description)
 {
     const struct coll *coll = &coll_rows[call->collective];
     const enum op_kind kind = coll->reduces ? op_kind(args->op) : (enum op_kind)0;
     uint64_t bits;
-    operation->signature =
+    description->signature =
         signature_pack(call->collective, args->dtype, kind, TUTTI_ALGO_NONE, args->count);
-    operation->parameter = 0;
+    description->parameter = 0;
     if (kind == OP_PREMUL_SUM) {
         memcpy(&bits, &args->op->scalar, sizeof bits);
-        operation->parameter = signature_hash(bits);
+        description->parameter = signature_hash(bits);
     }
     if (coll->peer == COLL_ROOT)
-        operation->parameter = signature_root(operation->parameter, args->peer);
+        description->parameter = signature_root(description->parameter, args->peer);
 }
 
-static enum tutti_status op_make(const struct tutti_pg *pg, const struct pg_call *call,
-                                 struct pg_lists *lists, const struct coll_args *args,
-                                 struct pg_op **made)
+static enum tutti_status operation_make(const struct tutti_pg *pg, const struct pg_call *call,
+                                        struct pg_lists *lists, const struct coll_args *args,
+                                        struct pg_operation **made)
 {
-    struct pg_op what = {.args = *args, .work.collective = call->collective};
+    struct pg_operation what = {.args = *args, .work.collective = call->collective};
     what.args.op = op_known(args->op);
     enum tutti_status status = call->read(pg, call, lists, &what);
     if (status != TUTTI_OK)
         return status;
-    sign(call, &what.args, &what.operation);
+    sign(call, &what.args, &what.description);
     const size_t count = (size_t)lists->count[0] + (size_t)lists->count[1];
     const size_t bytes =
         sizeof **made + count * (call->tensor_bytes + call->more_tensor_bytes) + call->more_bytes;
-    struct pg_op *op = malloc(bytes);
-    if (!op)
+    struct pg_operation *operation = malloc(bytes);
+    if (!operation)
         return error_errno("%s: malloc of %zu bytes", call->name, bytes);
-    memcpy(op, &what, offsetof(struct pg_op, outcome));
-    if (op_kind(op->args.op) == OP_PREMUL_SUM) {
-        op->op = *op->args.op;
-        op->args.op = &op->op;
+    memcpy(operation, &what, offsetof(struct pg_operation, outcome));
+    if (op_kind(operation->args.op) == OP_PREMUL_SUM) {
+        operation->op = *operation->args.op;
+        operation->args.op = &operation->op;
     }
-    call->fill(op, lists);
-    *made = op;
+    call->fill(operation, lists);
+    *made = operation;
     return TUTTI_OK;
 }
 
@@ -169,46 +170,49 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct pg_call
 
 /* The caller holds the group's lock. Messages have numbers of their own: ranks submit different
  * messages. */
-static enum tutti_status number_in_tag(struct tutti_pg *pg, const char *name, struct pg_op *op)
+static enum tutti_status number_in_tag(struct tutti_pg *pg, const char *name,
+                                       struct pg_operation *operation)
 {
-    const bool is_message = pg_is_message(op);
-    struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, is_message);
+    const bool is_message = pg_is_message(operation);
+    struct pg_tag *tag = (struct pg_tag *)pg_map_find(&pg->tags, operation->key.tag, is_message);
     if (!tag) {
         tag = calloc(1, sizeof *tag);
         if (!tag)
             return error_errno("%s: calloc of a tag", name);
-        tag->key.tag = op->key.tag;
+        tag->key.tag = operation->key.tag;
         tag->key.sequence = is_message;
-        pg_table_insert(&pg->tags, &tag->key);
+        pg_map_insert(&pg->tags, &tag->key);
     }
-    op->tag_state = tag;
-    op->key.sequence = op->work.sequence = is_message ? ++pg->submitted_messages : ++tag->sequence;
+    operation->tag_state = tag;
+    operation->key.sequence = operation->work.sequence =
+        is_message ? ++pg->submitted_messages : ++tag->sequence;
     return TUTTI_OK;
 }
 
 /* The caller holds the group's lock. */
-static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
+static enum tutti_status enqueue(struct tutti_pg *pg, const char *name,
+                                 struct pg_operation *operation)
 {
-    if (pg->has_failed || (pg->lacks_rank && !pg_is_message(op)))
+    if (pg->has_failed || (pg->lacks_rank && !pg_is_message(operation)))
         return pg_outcome_report(&pg->fault, NULL, pg->list);
     if (pg->stopping)
         return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
-    enum tutti_status status = number_in_tag(pg, name, op);
+    enum tutti_status status = number_in_tag(pg, name, operation);
     if (status != TUTTI_OK)
         return status;
-    if (op->staging)
-        order_store_relaxed_u32(&pg->staged, 1);
-    pg_list_append(&pg->queue, op);
+    if (operation->cuda)
+        order_store_relaxed_u32(&pg->has_cuda, 1);
+    pg_list_append(&pg->queue, operation);
     order_store_relaxed_u64(&pg->comm->calls, pg->comm->calls + 1);
     return TUTTI_OK;
 }
 
 /* CPU tensors have no stream. An operation on CUDA tensors waits for the work on its stream. */
-static enum tutti_status stream_take(const struct tutti_pg *pg, const char *name, struct pg_op *op,
-                                     tutti_stream_t stream)
+static enum tutti_status stream_take(const struct tutti_pg *pg, const char *name,
+                                     struct pg_operation *operation, tutti_stream_t stream)
 {
-    if (op->operation.device == TUTTI_DEVICE_CUDA) {
-        enum tutti_status status = pg_staging_begin(pg, op, stream);
+    if (operation->description.device == TUTTI_DEVICE_CUDA) {
+        enum tutti_status status = pg_cuda_begin(pg, operation, stream);
         return status == TUTTI_OK ? status : error_context(status, "%s", name);
     }
     if (stream == TUTTI_STREAM_DEFAULT)
@@ -244,27 +248,27 @@ static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call,
 {
     struct tutti_pg_call_options options = {.struct_size = sizeof options};
     union room room;
-    struct pg_op *op = NULL;
+    struct pg_operation *operation = NULL;
     enum tutti_status status = options_read(pg, call->name, given, &options);
     if (status == TUTTI_OK)
         status = lists_read(call, &lists, &room);
     if (status == TUTTI_OK)
-        status = op_make(pg, call, &lists, args, &op);
+        status = operation_make(pg, call, &lists, args, &operation);
     if (status != TUTTI_OK)
         return status;
-    op_begin(op, pg, &options);
-    status = stream_take(pg, call->name, op, options.stream);
+    operation_begin(operation, pg, &options);
+    status = stream_take(pg, call->name, operation, options.stream);
     if (status == TUTTI_OK) {
         pthread_mutex_lock(&pg->lock);
-        status = enqueue(pg, call->name, op);
+        status = enqueue(pg, call->name, operation);
         pthread_mutex_unlock(&pg->lock);
     }
     if (status != TUTTI_OK)
-        pg_op_release(op); /* the engine's reference */
+        pg_operation_release(operation); /* the engine's reference */
     if (status == TUTTI_OK && work)
-        *work = &op->work;
+        *work = &operation->work;
     else
-        pg_op_release(op);
+        pg_operation_release(operation);
     if (status == TUTTI_OK)
         pg_control_wake_if_asleep(pg->control.own);
     return status;

@@ -33,17 +33,13 @@ void pg_share_destroy(struct pg_share *share);
 
 /* Local. [out] memory: at least `bytes`, aligned to a cache line, for the next exchange. Returns
  * NO_MEMORY, SYSTEM; the caller then passes that status to pg_share_exchange(). */
-enum tutti_status pg_share_reserve(struct pg_share *share, size_t bytes, int64_t timeout_ms,
-                                   void **memory);
-/* Local. Use the segment behind `fd` for the next exchange. It is mapped once more; the caller
- * keeps the descriptor. */
-enum tutti_status pg_share_use_segment(struct pg_share *share, int fd, size_t bytes,
-                                       int64_t timeout_ms);
+enum tutti_status pg_share_reserve(struct pg_share *share, size_t bytes, void **memory);
 /*
  * Collective. Offer the first `bytes` of the own segment to all ranks; if `status` is not OK, tell
  * them that this rank has nothing, and why. [out] views: each rank's bytes. If a rank has nothing,
- * or cannot map another rank's segment, all ranks return the status of the first such rank and set
- * *failed_rank to it. Otherwise *failed_rank is -1, also if the communicator has failed.
+ * or cannot map another rank's segment, such a rank returns its own status and the others that of
+ * the first such rank; *failed_rank is that rank. Otherwise *failed_rank is -1, also if the
+ * communicator has failed.
  */
 enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status status, size_t bytes,
                                     int64_t timeout_ms, struct pg_view *views, int *failed_rank);

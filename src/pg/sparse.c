@@ -317,7 +317,7 @@ static void tree_sum(const struct sparse_worker *worker, const struct list *list
                      const struct pair *equal, size_t n, void *to)
 {
     const enum tutti_dtype dtype = list->dtype;
-    const void *rows[TUTTI_MAX_RANKS], *in[TUTTI_MAX_RANKS];
+    const void *rows[NODE_RANKS], *in[NODE_RANKS];
     struct reduce_call call = {
         .out = to, .in = in, .n = 1, .count = list->row_bytes / dtype_bytes(dtype)};
     in[0] = row_of(list, equal[0].position);

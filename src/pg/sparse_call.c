@@ -21,7 +21,7 @@ static struct sparse_shape shape_of(const struct tutti_sparse_tensor *tensor)
 /* ---- check ----------------------------------------------------------------------------------- */
 
 static enum tutti_status describe(const void *given, enum tutti_device *device,
-                                  struct coll_args *args, struct layout_operation *operation)
+                                  struct coll_args *args, struct layout_operation *description)
 {
     const struct tutti_sparse_tensor *tensor = given;
     const struct sparse_shape shape = shape_of(tensor);
@@ -30,14 +30,14 @@ static enum tutti_status describe(const void *given, enum tutti_device *device,
         return status;
     *device = tensor->device;
     args->dtype = tensor->dtype;
-    *operation = (struct layout_operation){
+    *description = (struct layout_operation){
         .format = LAYOUT_SPARSE,
         .dims = (uint16_t)(tensor->sparse_dim + tensor->dense_dim),
     };
-    memset(operation->order, LAYOUT_NO_POSITION, sizeof operation->order);
-    for (int d = 0; d < operation->dims; d++) {
-        operation->sizes[d] = tensor->sizes[d];
-        operation->order[d] = d >= tensor->sparse_dim;
+    memset(description->order, LAYOUT_NO_POSITION, sizeof description->order);
+    for (int d = 0; d < description->dims; d++) {
+        description->sizes[d] = tensor->sizes[d];
+        description->order[d] = d >= tensor->sparse_dim;
     }
     return TUTTI_OK;
 }
@@ -86,28 +86,28 @@ static enum tutti_status check(const struct tutti_pg *pg, const void *tensors, i
 
 /* ---- submit ---------------------------------------------------------------------------------- */
 
-static void title_make(struct pg_op *op)
+static void title_make(struct pg_operation *operation)
 {
-    const struct pg_sparse *sparse = op->sparse;
-    const size_t width = sparse_row_bytes(&sparse->shape) / dtype_bytes(op->args.dtype);
+    const struct pg_sparse *sparse = operation->sparse;
+    const size_t width = sparse_row_bytes(&sparse->shape) / dtype_bytes(operation->args.dtype);
     size_t nnz = 0;
     for (int i = 0; i < sparse->count; i++)
         nnz += sparse->tensors[i].nnz;
-    snprintf(op->title, sizeof op->title, "all_reduce_sparse of %zu x %zu %s, sum", nnz, width,
-             tutti_dtype_name(op->args.dtype));
+    snprintf(operation->title, sizeof operation->title, "all_reduce_sparse of %zu x %zu %s, sum",
+             nnz, width, tutti_dtype_name(operation->args.dtype));
 }
 
-static void fill(struct pg_op *op, const struct pg_lists *lists)
+static void fill(struct pg_operation *operation, const struct pg_lists *lists)
 {
     const struct tutti_sparse_tensor *tensors = lists->list[0];
     const int count = lists->count[0];
-    struct pg_sparse *sparse = op->sparse = (struct pg_sparse *)(void *)(op + 1);
+    struct pg_sparse *sparse = operation->sparse = (struct pg_sparse *)(void *)(operation + 1);
     *sparse = (struct pg_sparse){.count = count};
     memcpy(sparse->tensors, tensors, (size_t)count * sizeof *tensors);
     for (int i = 0; i < count; i++)
-        sparse->tensors[i].sizes = op->operation.sizes;
+        sparse->tensors[i].sizes = operation->description.sizes;
     sparse->shape = shape_of(&sparse->tensors[0]);
-    title_make(op);
+    title_make(operation);
 }
 
 enum tutti_status tutti_pg_all_reduce_sparse(struct tutti_pg *pg,
@@ -133,8 +133,8 @@ enum tutti_status tutti_pg_all_reduce_sparse(struct tutti_pg *pg,
 enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_sparse_tensor *tensor)
 {
     static const char name[] = "tutti_work_sparse_result";
-    const struct pg_op *op = (const struct pg_op *)work;
-    if (!work || work->class != &pg_work_class || !op->sparse)
+    const struct pg_operation *operation = (const struct pg_operation *)work;
+    if (!work || work->class != &pg_work_class || !operation->sparse)
         return error_set(TUTTI_ERR_INVALID, "%s: the work is %s, no sparse sum", name,
                          work ? work->title : "NULL");
     if (!tensor)
@@ -142,14 +142,14 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
     enum tutti_status status =
         options_check_out(name, "tutti_sparse_tensor", tensor, sizeof *tensor);
     if (status == TUTTI_OK)
-        status = pg_op_check(op, name);
+        status = pg_operation_check(operation, name);
     if (status != TUTTI_OK)
         return status;
-    const struct pg_sparse *sparse = op->sparse;
-    if (!order_load_acquire_u32(&op->has_outcome)) /* H7a pairs H7 */
+    const struct pg_sparse *sparse = operation->sparse;
+    if (!order_load_acquire_u32(&operation->has_outcome)) /* H7a pairs H7 */
         return error_set(TUTTI_ERR_INVALID, "%s: %s is not done: wait for it first", name,
                          work->title);
-    status = pg_op_status(op);
+    status = pg_operation_status(operation);
     if (status != TUTTI_OK)
         return status;
     const struct tutti_sparse_tensor result = {
@@ -179,7 +179,7 @@ enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
                                     : "count");
     enum tutti_status status = work->class->check(work, name);
     if (status == TUTTI_OK && work->class == &pg_work_class)
-        sparse = ((const struct pg_op *)work)->sparse;
+        sparse = ((const struct pg_operation *)work)->sparse;
     *tensors = sparse ? sparse->tensors : NULL;
     *count = sparse ? sparse->count : 0;
     return status;

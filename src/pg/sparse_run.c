@@ -39,9 +39,9 @@ static size_t indices_bytes(const struct sparse_shape *shape, size_t nnz)
 static enum tutti_status array_copy_in(struct tutti_pg *pg, int device, const void *to,
                                        const void *from, size_t bytes)
 {
-    return bytes
-               ? cuda_stage_copy(pg->stage, device, CUDA_WAY_IN, (void *)(uintptr_t)to, from, bytes)
-               : TUTTI_OK;
+    return bytes ? cuda_stage_copy(pg->stage, device, CUDA_TO_HOST, (void *)(uintptr_t)to, from,
+                                   bytes)
+                 : TUTTI_OK;
 }
 
 static enum tutti_status input_copy_in(struct tutti_pg *pg, const struct sparse_shape *shape,
@@ -55,47 +55,46 @@ static enum tutti_status input_copy_in(struct tutti_pg *pg, const struct sparse_
                               : status;
 }
 
-void pg_sparse_copy_in(struct tutti_pg *pg, struct pg_op *op)
+void pg_sparse_copy_in(struct pg_operation *operation)
 {
-    const struct pg_sparse *sparse = op->sparse;
-    struct pg_staging *staging = op->staging;
+    struct tutti_pg *pg = operation->pg;
+    const struct pg_sparse *sparse = operation->sparse;
+    struct pg_cuda *cuda = operation->cuda;
     size_t bytes = 0, at = 0;
     enum tutti_status status = TUTTI_OK;
     for (int i = 0; i < sparse->count; i++)
         bytes += sparse_bytes(&sparse->shape, sparse->tensors[i].nnz);
     if (bytes)
-        status = cuda_block_take(pg->stage, bytes, &staging->block);
+        status = cuda_block_take(pg->stage, bytes, &cuda->block);
     for (int i = 0; i < sparse->count && bytes && status == TUTTI_OK; i++) {
-        status =
-            input_copy_in(pg, &sparse->shape, &sparse->tensors[i], staging->block->memory + at);
+        status = input_copy_in(pg, &sparse->shape, &sparse->tensors[i], cuda->block->memory + at);
         at += sparse_bytes(&sparse->shape, sparse->tensors[i].nnz);
     }
-    staging->copied_early = true;
-    staging->status = pg_staging_mark(pg, staging, CUDA_WAY_IN, status);
-    if (staging->status != TUTTI_OK)
-        log_write(TUTTI_LOG_WARN, pg->comm->rank, "%s: %s", op->title, tutti_last_error());
+    cuda->copied_early = true;
+    cuda->status = pg_cuda_mark(cuda, CUDA_TO_HOST, status);
+    if (cuda->status != TUTTI_OK)
+        log_write(TUTTI_LOG_WARN, pg->comm->rank, "%s: %s", operation->title, tutti_last_error());
 }
 
 /* Wait for the copies and check the indices, which the call could not read. [out] inputs: the
  * entries in host memory. */
-static enum tutti_status await_inputs(struct tutti_pg *pg, const struct pg_op *op,
+static enum tutti_status await_inputs(struct tutti_pg *pg, const struct pg_operation *operation,
                                       struct sparse_entries *inputs)
 {
-    const struct pg_sparse *sparse = op->sparse;
-    const struct pg_staging *staging = op->staging;
+    const struct pg_sparse *sparse = operation->sparse;
+    const struct pg_cuda *cuda = operation->cuda;
     size_t at = 0;
-    enum tutti_status status = staging->status;
+    enum tutti_status status = cuda->status;
     if (status != TUTTI_OK)
         return error_set(status,
                          "rank %d cannot copy its entries to the host: %s; its log has more",
                          pg->comm->rank, tutti_status_text(status));
-    status = pg_staging_await(pg, staging, CUDA_WAY_IN, staging->marks[CUDA_WAY_IN],
-                              deadline_after(op->timeout_ms));
+    status = pg_cuda_await(pg, &cuda->marks[CUDA_TO_HOST], deadline_after(operation->timeout_ms));
     for (int i = 0; i < sparse->count && status == TUTTI_OK; i++) {
         const size_t nnz = sparse->tensors[i].nnz;
         inputs[i] = (struct sparse_entries){.nnz = nnz};
-        if (staging->block)
-            inputs[i] = sparse_entries_at(&sparse->shape, staging->block->memory + at, nnz);
+        if (cuda->block)
+            inputs[i] = sparse_entries_at(&sparse->shape, cuda->block->memory + at, nnz);
         at += sparse_bytes(&sparse->shape, nnz);
         status = sparse_check(&sparse->shape, &inputs[i]);
         if (status != TUTTI_OK)
@@ -106,40 +105,40 @@ static enum tutti_status await_inputs(struct tutti_pg *pg, const struct pg_op *o
 
 /* Take pinned memory for the union of the parts, large enough that it does not grow. The inputs
  * have been read. */
-static enum tutti_status result_take_pinned(struct tutti_pg *pg, struct pg_op *op,
+static enum tutti_status result_take_pinned(struct tutti_pg *pg, struct pg_operation *operation,
                                             const struct sparse_entries *parts)
 {
-    struct pg_staging *staging = op->staging;
+    struct pg_cuda *cuda = operation->cuda;
     size_t nnz = 0;
     for (int leaf = 0; leaf < pg->comm->world_size; leaf++)
         nnz += parts[leaf].nnz;
-    cuda_block_give(pg->stage, staging->block);
-    staging->block = NULL;
+    cuda_block_give(pg->stage, cuda->block);
+    cuda->block = NULL;
     enum tutti_status status = cuda_block_take(
-        pg->stage, sparse_bytes(&op->sparse->shape, nnz) + LAYOUT_LINE, &staging->block);
+        pg->stage, sparse_bytes(&operation->sparse->shape, nnz) + LAYOUT_LINE, &cuda->block);
     if (status == TUTTI_OK)
-        op->sparse->result.memory =
-            (struct sparse_memory){staging->block->memory, staging->block->bytes};
+        operation->sparse->result.memory =
+            (struct sparse_memory){cuda->block->memory, cuda->block->bytes};
     return status;
 }
 
 /* Enqueue the copy of the union to the device. */
-static enum tutti_status result_copy_out(struct tutti_pg *pg, struct pg_op *op)
+static enum tutti_status result_copy_out(struct tutti_pg *pg, struct pg_operation *operation)
 {
-    struct pg_staging *staging = op->staging;
-    const int device = op->sparse->tensors[0].device_index;
-    struct sparse_entries *entries = &op->sparse->result.entries;
-    const size_t bytes = sparse_bytes(&op->sparse->shape, entries->nnz);
+    struct pg_cuda *cuda = operation->cuda;
+    const int device = operation->sparse->tensors[0].device_index;
+    struct sparse_entries *entries = &operation->sparse->result.entries;
+    const size_t bytes = sparse_bytes(&operation->sparse->shape, entries->nnz);
     enum tutti_status status = TUTTI_OK;
     if (bytes)
-        status = cuda_result_take(pg->stage, device, bytes, &staging->result);
+        status = cuda_result_take(pg->stage, device, bytes, &cuda->result);
     if (bytes && status == TUTTI_OK)
-        status = cuda_stage_copy(pg->stage, device, CUDA_WAY_OUT, staging->result->memory,
-                                 staging->block->memory, bytes);
-    *entries = staging->result
-                   ? sparse_entries_at(&op->sparse->shape, staging->result->memory, entries->nnz)
-                   : (struct sparse_entries){.nnz = entries->nnz};
-    return pg_staging_mark(pg, staging, CUDA_WAY_OUT, status);
+        status = cuda_stage_copy(pg->stage, device, CUDA_FROM_HOST, cuda->result->memory,
+                                 cuda->block->memory, bytes);
+    *entries = cuda->result ? sparse_entries_at(&operation->sparse->shape, cuda->result->memory,
+                                                entries->nnz)
+                            : (struct sparse_entries){.nnz = entries->nnz};
+    return pg_cuda_mark(cuda, CUDA_FROM_HOST, status);
 }
 
 /* ---- the own block --------------------------------------------------------------------------- */
@@ -157,9 +156,10 @@ static void entries_copy(const struct tutti_pg *pg, const struct sparse_shape *s
 }
 
 /* [out] bytes: of the block. */
-static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op, size_t *bytes)
+static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_operation *operation,
+                                    size_t *bytes)
 {
-    const struct pg_sparse *sparse = op->sparse;
+    const struct pg_sparse *sparse = operation->sparse;
     const struct sparse_shape *shape = &sparse->shape;
     struct sparse_entries inputs[TUTTI_MAX_TENSORS];
     size_t nnz = 0;
@@ -169,12 +169,12 @@ static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op,
         inputs[i] = (struct sparse_entries){tensor->indices, tensor->values, tensor->nnz};
         nnz += tensor->nnz;
     }
-    enum tutti_status status = op->staging ? await_inputs(pg, op, inputs) : TUTTI_OK;
+    enum tutti_status status = operation->cuda ? await_inputs(pg, operation, inputs) : TUTTI_OK;
     if (status != TUTTI_OK)
         return status;
     /* At least one line, which is what sparse_coalesce() asks for. */
     const size_t room = sparse_bytes(shape, nnz) + LAYOUT_LINE;
-    status = pg_share_reserve(pg->share, sizeof(struct block) + room, op->timeout_ms, &memory);
+    status = pg_share_reserve(pg->share, sizeof(struct block) + room, &memory);
     if (status != TUTTI_OK)
         return error_context(status, "rank %d makes room for its entries", pg->comm->rank);
 
@@ -206,7 +206,7 @@ static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct spa
                                      struct pg_outcome *outcome)
 {
     for (int leaf = 0; leaf < pg->comm->world_size; leaf++) {
-        const int r = cpu_group_ranks(pg->comm->host)->order[leaf];
+        const int r = pg->comm->config.leaf_order[leaf];
         const struct block *block = (const void *)views[r].bytes;
         const uint64_t nnz =
             views[r].size < sizeof *block ? UINT64_MAX : order_load_relaxed_u64(&block->nnz);
@@ -232,22 +232,22 @@ static struct sparse_memory result_take(struct tutti_pg *pg)
     return memory;
 }
 
-static enum tutti_status union_make(struct tutti_pg *pg, struct pg_op *op,
+static enum tutti_status union_make(struct tutti_pg *pg, struct pg_operation *operation,
                                     const struct sparse_entries *parts)
 {
-    struct pg_sparse *sparse = op->sparse;
+    struct pg_sparse *sparse = operation->sparse;
     enum tutti_status status = TUTTI_OK;
-    if (op->staging)
-        status = result_take_pinned(pg, op, parts);
+    if (operation->cuda)
+        status = result_take_pinned(pg, operation, parts);
     else
         sparse->result.memory = result_take(pg);
     if (status == TUTTI_OK)
         status =
             sparse_union(&pg->worker, &sparse->shape, parts, pg->comm->world_size, &sparse->result);
-    if (op->staging) {
+    if (operation->cuda) {
         sparse->result.memory = (struct sparse_memory){0}; /* the memory belongs to the block */
         if (status == TUTTI_OK)
-            status = result_copy_out(pg, op);
+            status = result_copy_out(pg, operation);
     }
     if (status != TUTTI_OK)
         return error_context(status, "rank %d has no room for the result", pg->comm->rank);
@@ -255,24 +255,26 @@ static enum tutti_status union_make(struct tutti_pg *pg, struct pg_op *op,
     return TUTTI_OK;
 }
 
-void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome)
+void pg_sparse_run(struct tutti_pg *pg, struct pg_operation *operation, struct pg_outcome *outcome)
 {
-    struct pg_view views[TUTTI_MAX_RANKS];
-    struct sparse_entries parts[TUTTI_MAX_RANKS];
+    struct pg_view views[NODE_RANKS];
+    struct sparse_entries parts[NODE_RANKS];
     int failed_rank;
     size_t bytes = 0;
-    enum tutti_status status = block_make(pg, op, &bytes);
-    status = pg_share_exchange(pg->share, status, bytes, op->timeout_ms, views, &failed_rank);
+    enum tutti_status status = block_make(pg, operation, &bytes);
+    status =
+        pg_share_exchange(pg->share, status, bytes, operation->timeout_ms, views, &failed_rank);
     if (failed_rank >= 0)
         outcome->rank = outcome->peer = failed_rank;
     POINT("sparse.shown");
     if (status == TUTTI_OK)
-        status = blocks_read(pg, &op->sparse->shape, views, parts, outcome);
+        status = blocks_read(pg, &operation->sparse->shape, views, parts, outcome);
     if (status == TUTTI_OK)
-        status = union_make(pg, op, parts);
+        status = union_make(pg, operation, parts);
     outcome->status = status;
     if (status == TUTTI_ERR_MISMATCH)
-        outcome->expected = outcome->seen = op->operation;
+        outcome->expected = outcome->seen = operation->description;
     if (status != TUTTI_OK)
-        snprintf(op->sparse->error_text, sizeof op->sparse->error_text, "%s", tutti_last_error());
+        snprintf(operation->sparse->error_text, sizeof operation->sparse->error_text, "%s",
+                 tutti_last_error());
 }

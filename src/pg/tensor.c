@@ -4,7 +4,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/signature.h"
-#include "cuda/staging/stage.h"
+#include "cuda/pipe/stage.h"
 #include "pg/pg.h"
 
 #include <inttypes.h>
@@ -46,14 +46,14 @@ size_t pg_elements(const struct tutti_tensor *tensor)
 /* Set the position of each dimension in memory, the least stride first. Refuse holes and
  * overlaps. */
 static enum tutti_status order_read(const struct tutti_tensor *tensor,
-                                    struct layout_operation *operation)
+                                    struct layout_operation *description)
 {
     int64_t expected = 1;
     for (uint8_t position = 0;; position++) {
         int next = -1;
         /* Two equal strides overlap; whichever comes first, the second one is refused. */
         for (int d = tensor->dims - 1; d >= 0; d--) {
-            if (tensor->sizes[d] == 1 || operation->order[d] != LAYOUT_NO_POSITION)
+            if (tensor->sizes[d] == 1 || description->order[d] != LAYOUT_NO_POSITION)
                 continue;
             if (next < 0 || tensor->strides[d] < tensor->strides[next])
                 next = d;
@@ -65,13 +65,13 @@ static enum tutti_status order_read(const struct tutti_tensor *tensor,
                              "it is not dense or overlaps itself: strides[%d] is %" PRId64
                              ", expected %" PRId64 ": copy it to dense memory",
                              next, tensor->strides[next], expected);
-        operation->order[next] = position;
+        description->order[next] = position;
         expected *= tensor->sizes[next];
     }
 }
 
 enum tutti_status pg_tensor_describe(const void *given, enum tutti_device *device,
-                                     struct coll_args *args, struct layout_operation *operation)
+                                     struct coll_args *args, struct layout_operation *description)
 {
     const struct tutti_tensor *tensor = given;
     const int dims = tensor->dims;
@@ -84,17 +84,17 @@ enum tutti_status pg_tensor_describe(const void *given, enum tutti_device *devic
     enum tutti_status status = count_read(tensor, &args->count);
     if (status != TUTTI_OK)
         return status;
-    memset(operation->order, LAYOUT_NO_POSITION, sizeof operation->order);
-    operation->format = LAYOUT_DENSE;
-    operation->pairs = operation->more_pairs = 0;
-    operation->dims = (uint16_t)dims;
+    memset(description->order, LAYOUT_NO_POSITION, sizeof description->order);
+    description->format = LAYOUT_DENSE;
+    description->pairs = description->more_pairs = 0;
+    description->dims = (uint16_t)dims;
     if (dims)
-        memcpy(operation->sizes, tensor->sizes, (size_t)dims * sizeof *tensor->sizes);
+        memcpy(description->sizes, tensor->sizes, (size_t)dims * sizeof *tensor->sizes);
     if (args->count > 1 && args->count <= SIGNATURE_COUNT_MAX && tensor->strides)
-        return order_read(tensor, operation);
+        return order_read(tensor, description);
     for (int d = dims - 1, position = 0; args->count > 1 && d >= 0; d--)
         if (tensor->sizes[d] != 1)
-            operation->order[d] = (uint8_t)position++;
+            description->order[d] = (uint8_t)position++;
     return TUTTI_OK;
 }
 
@@ -123,30 +123,31 @@ enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const void *list, i
     return status;
 }
 
-void *pg_block(const struct pg_op *op, const struct pg_operand *operand, int pair, int index,
-               size_t *count)
+void *pg_block(const struct pg_operation *operation, const struct pg_operand *operand, int pair,
+               int index, size_t *count)
 {
     const struct tutti_tensor *tensor =
         &operand->tensors[pair * operand->each + index / operand->blocks];
     *count = pg_elements(tensor) / (size_t)operand->blocks;
     return (char *)tensor->data +
-           (size_t)(index % operand->blocks) * *count * dtype_bytes(op->args.dtype);
+           (size_t)(index % operand->blocks) * *count * dtype_bytes(operation->args.dtype);
 }
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
 /* Copy the tensors. Their strides follow them in memory. */
-static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, int count)
+static void tensors_copy(struct pg_operation *operation, const struct tutti_tensor *tensors,
+                         int count)
 {
-    size_t dims = op->operation.dims;
-    int64_t *strides = (int64_t *)(void *)&op->tensors[count];
+    size_t dims = operation->description.dims;
+    int64_t *strides = (int64_t *)(void *)&operation->tensors[count];
     uint64_t stride = 1; /* overflows only if a size is 0; then strides mean nothing */
     for (size_t d = dims; d-- > 0; stride *= (uint64_t)tensors[0].sizes[d])
         strides[d] = tensors[0].strides ? tensors[0].strides[d] : (int64_t)stride;
-    memcpy(op->tensors, tensors, (size_t)count * sizeof *tensors);
+    memcpy(operation->tensors, tensors, (size_t)count * sizeof *tensors);
     for (int i = 0; i < count; i++) {
-        op->tensors[i].sizes = op->operation.sizes;
-        op->tensors[i].strides = strides;
+        operation->tensors[i].sizes = operation->description.sizes;
+        operation->tensors[i].strides = strides;
     }
 }
 
@@ -163,42 +164,42 @@ static char *put_number(char *to, size_t number)
 }
 
 /* Written by hand: snprintf() took a third of the time of a submission. */
-void pg_title_make(struct pg_op *op, int pairs)
+void pg_title_make(struct pg_operation *operation, int pairs)
 {
     static_assert(PG_TITLE_BYTES >= sizeof "reduce of 16 x 18446744073709551615 float8_e4m3, "
                                            "premul_sum, root 63",
                   "the longest title");
-    char *to = stpcpy(op->title, tutti_collective_name(op->work.collective));
-    if (op->work.collective == TUTTI_COLLECTIVE_BARRIER)
+    char *to = stpcpy(operation->title, tutti_collective_name(operation->work.collective));
+    if (operation->work.collective == TUTTI_COLLECTIVE_BARRIER)
         return;
     to = stpcpy(to, " of ");
     if (pairs > 1)
         to = stpcpy(put_number(to, (size_t)pairs), " x ");
-    if (op->operation.format == LAYOUT_LISTS)
+    if (operation->description.format == LAYOUT_LISTS)
         to = stpcpy(to, "lists of ");
     else
-        to = stpcpy(put_number(to, op->args.count), " ");
-    to = stpcpy(to, tutti_dtype_name(op->args.dtype));
-    if (op->args.op)
-        to = stpcpy(stpcpy(to, ", "), tutti_op_name(op->args.op));
-    if (coll_is_rooted(op->work.collective))
-        to = put_number(stpcpy(to, ", root "), (size_t)op->args.peer);
-    if (pg_is_message(op)) {
-        to = stpcpy(to, op->work.collective == TUTTI_COLLECTIVE_SEND ? " to " : " from ");
-        to = op->args.peer == TUTTI_ANY_SOURCE
+        to = stpcpy(put_number(to, operation->args.count), " ");
+    to = stpcpy(to, tutti_dtype_name(operation->args.dtype));
+    if (operation->args.op)
+        to = stpcpy(stpcpy(to, ", "), tutti_op_name(operation->args.op));
+    if (coll_is_rooted(operation->work.collective))
+        to = put_number(stpcpy(to, ", root "), (size_t)operation->args.peer);
+    if (pg_is_message(operation)) {
+        to = stpcpy(to, operation->work.collective == TUTTI_COLLECTIVE_SEND ? " to " : " from ");
+        to = operation->args.peer == TUTTI_ANY_SOURCE
                  ? stpcpy(to, "any rank")
-                 : put_number(stpcpy(to, "rank "), (size_t)op->args.peer);
+                 : put_number(stpcpy(to, "rank "), (size_t)operation->args.peer);
     }
     *to = 0;
 }
 
-void pg_tensors_fill(struct pg_op *op, const struct pg_lists *lists)
+void pg_tensors_fill(struct pg_operation *operation, const struct pg_lists *lists)
 {
     const int count = lists->count[0];
-    tensors_copy(op, lists->list[0], count);
-    pg_title_make(op, count);
-    op->work.tensors = op->tensors;
-    op->work.tensor_count = count;
-    op->send = op->recv = (struct pg_operand){op->tensors, count, 1, 1};
-    op->inputs = (uint16_t)count;
+    tensors_copy(operation, lists->list[0], count);
+    pg_title_make(operation, count);
+    operation->work.tensors = operation->tensors;
+    operation->work.tensor_count = count;
+    operation->send = operation->recv = (struct pg_operand){operation->tensors, count, 1, 1};
+    operation->inputs = (uint16_t)count;
 }

@@ -4,6 +4,7 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/record_path.h"
 
@@ -65,8 +66,7 @@ void recorder_close(struct recorder *recorder)
     if (recorder->page && !recorder->segment.base)
         free(recorder->page);
     segment_unmap(&recorder->segment);
-    if (recorder->fd >= 0)
-        close(recorder->fd);
+    fd_drop(&recorder->fd);
     free(recorder->pattern);
     *recorder = (struct recorder){.fd = -1};
 }
@@ -75,8 +75,7 @@ void recorder_forget(struct recorder *recorder)
 {
     if (recorder->fd < 0)
         return;
-    close(recorder->fd);
-    recorder->fd = -1;
+    fd_drop(&recorder->fd);
     recorder->segment.base = NULL;
     recorder->page = NULL;
 }

@@ -12,7 +12,7 @@
  *   admits a process that may trace this one. Without a memfd the page comes from malloc(), and
  * only the process itself can dump it.
  * - During a long wait the rank writes every 20 ms: the rank it waits for, what the other ranks
- *   have announced, and which of them live (cpu/transport/survey.c).
+ *   have announced, and which of them live (peers/survey.c).
  * - The first fault goes into the page, and with TUTTI_DUMP into a file before the failing call
  *   returns. A file is private, whole or absent, and never written through a link.
  */

@@ -20,7 +20,6 @@
 #include "store/launcher.h"
 #include "store/tcp.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

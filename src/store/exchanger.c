@@ -86,8 +86,7 @@ static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
     int length = 0, count = 0;
     for (int rank = 0; rank < exchanger->size; rank++) {
         bool exists;
-        enum tutti_status status =
-            tutti_store_check(exchanger->store, &round->keys[rank], 1, &exists);
+        enum tutti_status status = store_has(exchanger->store, round->keys[rank], &exists);
         if (status != TUTTI_OK)
             return status;
         if (!exists)

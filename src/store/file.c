@@ -300,8 +300,7 @@ static void file_await_change(struct map_store *base, const struct store_call *c
 
 static void file_free(struct file *file)
 {
-    if (file->fd >= 0)
-        close(file->fd);
+    fd_drop(&file->fd);
     map_fini(&file->base.map);
     pthread_mutex_destroy(&file->lock);
     free(file);

@@ -2,6 +2,7 @@
 /* memory:NAME, shared by the threads of a process that open the same name. */
 #include "base/error.h"
 #include "base/fork_mutex.h"
+#include "base/thread.h"
 #include "store/map_store.h"
 
 #include <stdlib.h>
@@ -22,11 +23,7 @@ static pthread_cond_t changed; /* a key in any store */
 
 static void init_changed(void)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    thread_condition_init(&changed);
 }
 
 /* The threads that use the stores and wait for changes are not in the child. */

@@ -46,26 +46,17 @@ struct job {
     bool is_left; /* the caller has gone; the job's thread frees the job */
 };
 
-static void forget_jobs(void);
+static void init_returned(void);
 
 /* The lock guards `left` and `closed` of all stores, `returned` and `is_left` of all jobs. */
-static struct fork_mutex lock = FORK_MUTEX(forget_jobs);
+static struct fork_mutex lock = FORK_MUTEX(init_returned);
 static pthread_cond_t returned;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* In a child, too: the threads that wait are not there. */
 static void init_returned(void)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&returned, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-/* The threads of jobs are not in the child. */
-static void forget_jobs(void)
-{
-    init_returned();
+    thread_condition_init(&returned);
 }
 
 /* ---- one function ---------------------------------------------------------------------------- */
@@ -343,7 +334,7 @@ enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *
                                        tutti_store_t **store)
 {
     static const struct store_kind kind = {own_serve, own_close};
-    struct tutti_store_ops table = {0};
+    struct tutti_store_ops copy = {0};
     int64_t timeout_ms = 0;
     if (store)
         *store = NULL;
@@ -351,9 +342,9 @@ enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *
         return error_set(TUTTI_ERR_INVALID, "tutti_store_from_ops: %s is NULL",
                          ops ? "store" : "ops");
     enum tutti_status status =
-        options_copy("tutti_store_from_ops", "tutti_store_ops", ops, &table, sizeof table);
+        options_copy("tutti_store_from_ops", "tutti_store_ops", ops, &copy, sizeof copy);
     if (status == TUTTI_OK)
-        status = check_ops(&table);
+        status = check_ops(&copy);
     if (status == TUTTI_OK)
         status = store_default_timeout(&timeout_ms);
     if (status != TUTTI_OK)
@@ -361,10 +352,10 @@ enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *
     struct own *own = malloc(sizeof *own);
     if (!own)
         return error_errno("tutti_store_from_ops");
-    *own = (struct own){.ops = table, .context = context};
+    *own = (struct own){.ops = copy, .context = context};
     own->ops.close = NULL; /* after a failure the context stays the caller's */
     status = store_create(&kind, own, timeout_ms, NULL, store);
     if (status == TUTTI_OK)
-        own->ops.close = table.close;
+        own->ops.close = copy.close;
     return status;
 }

@@ -3,7 +3,9 @@
 
 #include "base/error.h"
 
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 struct status_report status_report_make(enum tutti_status status, int rank)
 {
@@ -17,21 +19,12 @@ enum tutti_status status_report_error(const struct status_report *report, int ow
 {
     const enum tutti_status status = error_told(report->status);
     const int bytes = sizeof report->text - 1;
-    if (report->rank == own_rank && *report->text)
+    if (!*report->text)
+        return error_set(status, "rank %d failed (%s): look at its own error", report->rank,
+                         tutti_status_text(status));
+    if (report->rank == own_rank)
         return error_set(status, "%.*s", bytes, report->text);
-    return error_set(status, "rank %d: %.*s", report->rank, bytes,
-                     *report->text ? report->text : "no reason given");
-}
-
-enum tutti_status status_reports_read(struct status_report *all, int size)
-{
-    enum tutti_status status = TUTTI_OK;
-    for (int r = 0; status == TUTTI_OK && r < size; r++) {
-        all[r].rank = r;
-        if (all[r].status != TUTTI_OK)
-            status = status_report_error(&all[r], -1);
-    }
-    return status;
+    return error_set(status, "rank %d: %.*s", report->rank, bytes, report->text);
 }
 
 static enum tutti_status store_gather(void *exchanger, const void *own, size_t bytes, void *all,
@@ -40,20 +33,81 @@ static enum tutti_status store_gather(void *exchanger, const void *own, size_t b
     return tutti_exchanger_all_gather(exchanger, own, bytes, all, timeout_ms);
 }
 
-struct gather gather_by_store(struct tutti_exchanger *exchanger)
+struct gather gather_by_store(struct tutti_exchanger *exchanger, void *rows)
 {
-    return (struct gather){store_gather, exchanger, exchanger->rank, exchanger->size};
+    return (struct gather){.run = store_gather,
+                           .context = exchanger,
+                           .rank = exchanger->rank,
+                           .size = exchanger->size,
+                           .rows = rows,
+                           .blind = true};
 }
 
-enum tutti_status status_agree(const struct gather *gather, enum tutti_status mine,
-                               int64_t timeout_ms)
+/* Bytes of a row before the value. */
+static size_t head_bytes(const struct gather *gather)
 {
-    const struct status_report own = status_report_make(mine, gather->rank);
-    struct status_report all[TUTTI_MAX_RANKS];
-    if (mine == TUTTI_ERR_PEER_DEAD) /* a dead rank writes no report */
-        timeout_ms = 1;
-    enum tutti_status status = gather->run(gather->context, &own, sizeof own, all, timeout_ms);
-    if (mine != TUTTI_OK)
-        return status_report_error(&own, gather->rank);
-    return status == TUTTI_OK ? status_reports_read(all, gather->size) : status;
+    return gather->terse ? offsetof(struct status_report, text) : sizeof(struct status_report);
+}
+
+static unsigned char *row_of(const struct gather *gather, int rank)
+{
+    return (unsigned char *)gather->rows + (size_t)rank * gather->row_bytes;
+}
+
+/* Replaces *blamed, this rank's report, by another rank's: gather_agree() says when. */
+static void reports_read(struct gather *gather, struct status_report *blamed)
+{
+    for (int r = 0; r < gather->size; r++) {
+        struct status_report report;
+        memcpy(&report.status, row_of(gather, r), sizeof report.status);
+        if (report.status == TUTTI_OK || r == gather->rank)
+            continue;
+        *report.text = 0;
+        memcpy(&report, row_of(gather, r), head_bytes(gather));
+        report.rank = r;
+        if (blamed->status != TUTTI_OK && blamed->status != report.status)
+            gather->alike = false;
+        if (blamed->status == TUTTI_OK ||
+            (blamed->status == TUTTI_ERR_PEER_DEAD && report.status != TUTTI_ERR_PEER_DEAD))
+            *blamed = report;
+    }
+    gather->blamed = blamed->status == TUTTI_OK ? -1 : blamed->rank;
+}
+
+/* Whether a failure of run() is the reason of a rank's own: a dead rank, or an abort. */
+static bool explains(enum tutti_status ran, int32_t mine)
+{
+    return ran != TUTTI_OK && ran != TUTTI_ERR_TIMEOUT &&
+           (mine == TUTTI_ERR_PEER_DEAD || mine == TUTTI_ERR_DECLINED);
+}
+
+enum tutti_status gather_agree(struct gather *gather, enum tutti_status mine, const void *value,
+                               size_t bytes, int64_t timeout_ms)
+{
+    struct status_report blamed = status_report_make(mine, gather->rank);
+    const size_t head = head_bytes(gather);
+    gather->row_bytes = head + (bytes > gather->least_bytes ? bytes : gather->least_bytes);
+    unsigned char *own = row_of(gather, gather->rank);
+    memset(own, 0, gather->row_bytes);
+    memcpy(own, &blamed, head);
+    if (bytes)
+        memcpy(own + head, value, bytes);
+    if (mine == TUTTI_ERR_PEER_DEAD && gather->blind)
+        timeout_ms = 1; /* a dead rank writes no row */
+    enum tutti_status status =
+        gather->run(gather->context, own, gather->row_bytes, gather->rows, timeout_ms);
+    gather->alike = status == TUTTI_OK;
+    gather->blamed = -1;
+    if (status == TUTTI_OK)
+        reports_read(gather, &blamed);
+    if (blamed.status != TUTTI_OK && !explains(status, blamed.status))
+        status = status_report_error(&blamed, gather->rank);
+    gather->failed = status != TUTTI_OK;
+    return status;
+}
+
+void gather_value(const struct gather *gather, int rank, void *value, size_t bytes)
+{
+    const int row = gather->members ? gather->members[rank] : rank;
+    memcpy(value, row_of(gather, row) + head_bytes(gather), bytes);
 }

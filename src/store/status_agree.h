@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tells the other ranks how a step of a set-up came out on a rank. */
+/* How the ranks of a set-up exchange values, and tell each other how a step came out on a rank. */
 #ifndef TUTTI_STATUS_AGREE_H
 #define TUTTI_STATUS_AGREE_H
 
@@ -19,28 +19,45 @@ struct status_report status_report_make(enum tutti_status status, int rank);
  * its status. */
 enum tutti_status status_report_error(const struct status_report *report, int own_rank);
 
-/* Returns the first failure among the reports of `size` ranks, with its text; OK if there is none.
- */
-enum tutti_status status_reports_read(struct status_report *all, int size);
-
-/* How the ranks of a set-up exchange values. run() is as tutti_exchanger_all_gather(). */
+/* An all-gather, and the state of the agreements that are made by it. */
 struct gather {
+    /* As tutti_exchanger_all_gather(). `own` lies in `all`, in this rank's row. */
     enum tutti_status (*run)(void *context, const void *own, size_t bytes, void *all,
                              int64_t timeout_ms);
     void *context;
     int rank, size;
+    const int *members; /* gather_value()'s rank r is rank members[r] of run(); NULL: rank r */
+    void *rows;         /* room for a status_report and the longest value of each rank */
+    size_t least_bytes; /* of a value in a row; shorter ones are padded */
+    bool blind;         /* run() does not notice that a rank has exited */
+    bool terse; /* ranks send statuses without texts: the first 8 bytes of a status_report */
+    /* Of the last agreement: */
+    size_t row_bytes;
+    bool failed; /* it has returned a failure */
+    bool alike;  /* run() has succeeded, and all ranks that failed have the same status */
+    int blamed;  /* the rank whose failure it has returned; -1: none */
 };
 
 /* Over the store; the exchanger is borrowed. */
-struct gather gather_by_store(struct tutti_exchanger *exchanger);
+struct gather gather_by_store(struct tutti_exchanger *exchanger, void *rows);
 
 /*
  * Collective. Each rank tells the others its status, with this thread's last error unless it is
- * OK. Returns this rank's status if it is a failure, else that of the first rank that failed, else
- * what the exchange returns. So OK means that all ranks have succeeded. A rank whose status is
- * PEER_DEAD does not wait for the others.
+ * OK, and gives them a value of `bytes` bytes. OK means that all ranks have succeeded. Else returns
+ * this rank's failure, or the failure of the first rank that failed, or what run() returned.
+ * PEER_DEAD is a consequence: any failure of another rank replaces it. DECLINED may be one, of a
+ * link to a dead rank: a failure of run() that is no time-out replaces both.
  */
-enum tutti_status status_agree(const struct gather *gather, enum tutti_status mine,
-                               int64_t timeout_ms);
+enum tutti_status gather_agree(struct gather *gather, enum tutti_status mine, const void *value,
+                               size_t bytes, int64_t timeout_ms);
+/* Copies a rank's value of the last agreement, if its run() has succeeded. */
+void gather_value(const struct gather *gather, int rank, void *value, size_t bytes);
+
+/* The same without values. */
+static inline enum tutti_status status_agree(struct gather *gather, enum tutti_status mine,
+                                             int64_t timeout_ms)
+{
+    return gather_agree(gather, mine, NULL, 0, timeout_ms);
+}
 
 #endif

@@ -125,7 +125,7 @@ void tutti_store_close(tutti_store_t *store)
 {
     if (!store)
         return;
-    /* A forked child has no server thread to end and no place in the store to give up. */
+    /* A forked child has no server thread to end and no membership of the store to give up. */
     if (!store->is_view && !fork_detected(store->epoch))
         store->kind->close(store->context);
     free(store->prefix);
@@ -392,10 +392,9 @@ enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count)
 
 /* ---- for set-ups ----------------------------------------------------------------------------- */
 
-enum tutti_status store_answers(tutti_store_t *store, const char *key)
+enum tutti_status store_has(tutti_store_t *store, const char *key, bool *there)
 {
-    bool exists;
-    return tutti_store_check(store, &key, 1, &exists);
+    return tutti_store_check(store, &key, 1, there);
 }
 
 enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *value, size_t bytes,

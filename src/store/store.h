@@ -56,9 +56,8 @@ enum tutti_status store_default_timeout(int64_t *timeout_ms);
 enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys, size_t count,
                                   int64_t timeout_ms, void *values, size_t each, size_t *sizes);
 
-/* After a wait for this key has timed out: OK if the store answers, so that the key is missing;
- * else the error of the store. */
-enum tutti_status store_answers(tutti_store_t *store, const char *key);
+/* Whether the store has this key. `there` is unchanged when the store does not answer. */
+enum tutti_status store_has(tutti_store_t *store, const char *key, bool *there);
 
 /* Reads a value of exactly `bytes` bytes, two or more, if the key is there. One call of the store:
  * a rank that deletes the key meanwhile does no harm, and nothing waits. */

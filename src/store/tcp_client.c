@@ -28,7 +28,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 enum {
     MAX_IDLE = 4,
@@ -310,10 +309,8 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
         errno = code;
         status = connect_failed(connection, address, hopeless);
     }
-    if (status != TUTTI_OK) {
-        close(fd);
-        connection->fd = -1;
-    }
+    if (status != TUTTI_OK)
+        fd_drop(&connection->fd);
     return status;
 }
 

@@ -7,9 +7,9 @@
 static const char *arguments_of(uint8_t op)
 {
 #define ROW(name, code, arguments) [code] = arguments,
-    static const char *const table[256] = {TCP_OP_MAP(ROW)};
+    static const char *const rows[256] = {TCP_OP_MAP(ROW)};
 #undef ROW
-    return table[op];
+    return rows[op];
 }
 
 void tcp_request_reset(struct tcp_request *request)

@@ -71,13 +71,12 @@ static struct fork_mutex lock = FORK_MUTEX(forget_servers);
  * the end of a killed server. */
 static void forget_servers(void)
 {
-    for (const struct tcp_server *server = servers; server; server = server->next) {
+    for (struct tcp_server *server = servers; server; server = server->next) {
         for (int i = 0; i < server->count; i++)
             close(server->connections[i]->fd);
-        if (server->listener >= 0)
-            close(server->listener);
-        close(server->stop);
-        close(server->epoll);
+        fd_drop(&server->listener);
+        fd_drop(&server->stop);
+        fd_drop(&server->epoll);
     }
     servers = NULL;
 }
@@ -318,10 +317,8 @@ static int listen_at(const struct addrinfo *address)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
         return fd;
-    int code = errno;
-    close(fd);
-    errno = code;
-    return -1;
+    fd_drop(&fd);
+    return fd;
 }
 
 /* Listens at the first of the host's addresses that this machine has. */
@@ -375,10 +372,8 @@ static void server_free(struct tcp_server *server)
     tcp_space_fini(&server->space);
     if (server->listener >= 0)
         tcp_hang_up(server->listener);
-    if (server->stop >= 0)
-        close(server->stop);
-    if (server->epoll >= 0)
-        close(server->epoll);
+    fd_drop(&server->stop);
+    fd_drop(&server->epoll);
     fork_mutex_unlock(&lock);
     tcp_secret_free(server->secret);
     free(server);

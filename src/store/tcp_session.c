@@ -3,7 +3,6 @@
 
 #include "ipc/random.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { READ_BYTES = 64 * 1024 };

@@ -2,10 +2,10 @@
 /*
  * The rendezvous of symmetric memory. In the first rendezvous of a group, the group's communicator
  * meets. Then for each allocation:
- * 1. The ranks exchange an offer: size, kind of device, key of the segment in its process.
- * 2. A rank looks up the segments of ranks of its own process by key. It receives the descriptors
+ * 1. The ranks exchange an offer: size, kind of device, id of the segment in its process.
+ * 2. A rank looks up the segments of ranks of its own process by id. It receives the descriptors
  *    of the segments of other processes and maps these. A device's memory is exported as a
- *    descriptor; ranks of one process pass the descriptor's number instead of a key.
+ *    descriptor; ranks of one process pass the descriptor's number instead of an id.
  * 3. The ranks exchange whether step 2 succeeded. So no rank frees a segment that a peer still
  *    looks up.
  *
@@ -19,9 +19,8 @@
 #include "base/order.h"
 #include "base/point.h"
 #include "coll/coll.h"
-#include "cpu/transport/local.h"
-#include "ipc/channel.h"
 #include "ipc/random.h"
+#include "peers/segments.h"
 #include "store/status_agree.h"
 #include "symm/symm.h"
 
@@ -34,55 +33,45 @@
 struct offer {
     uint64_t bytes;
     uint64_t id;         /* random; all ranks use rank 0's */
-    uint64_t key[2];     /* of the segment, for ranks of the same process */
+    uint64_t local;      /* allocation->id, for ranks of the same process */
     int32_t device;      /* enum tutti_device */
     int32_t fd;          /* on CUDA: of the memory, for ranks of the same process */
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES is set */
     uint8_t uuid[CUDA_UUID_BYTES];
 };
 
-/* all: an element of `bytes` bytes for each rank; this rank has filled its own. */
-static enum tutti_status gather(const struct tutti_symmetric_group *group, void *all, size_t bytes,
-                                int64_t deadline)
+static_assert(sizeof(struct offer) <= SYMM_OFFER_BYTES, "group->rows has room for it");
+
+/* struct gather's run(). */
+static enum tutti_status group_gather(void *context, const void *own, size_t bytes, void *all,
+                                      int64_t timeout_ms)
 {
-    const struct coll_args args =
-        coll_args_make((char *)all + (size_t)group->rank * bytes, all, bytes, TUTTI_UINT8, NULL, 0);
-    return comm_run(group->comm, TUTTI_COLLECTIVE_ALL_GATHER, &args, deadline_timeout_ms(deadline),
+    const struct tutti_symmetric_group *group = context;
+    const struct coll_args args = coll_args_make(own, all, bytes, TUTTI_UINT8, NULL, 0);
+    return comm_run(group->comm, TUTTI_COLLECTIVE_ALL_GATHER, &args, timeout_ms,
                     TUTTI_STREAM_DEFAULT);
 }
 
-/* Returns this rank's failure, else the first of another rank, else OK on all ranks. */
-static enum tutti_status agree(const struct tutti_symmetric_group *group, enum tutti_status mine,
-                               int64_t deadline)
+static enum tutti_status exchange_offers(struct symm_allocation *allocation, struct gather *gather,
+                                         struct offer *all, int64_t deadline)
 {
-    const struct status_report own = status_report_make(mine, group->rank);
-    struct status_report all[TUTTI_MAX_RANKS];
-    all[group->rank] = own;
-    const enum tutti_status status = gather(group, all, sizeof *all, deadline);
-    if (mine != TUTTI_OK)
-        return status_report_error(&own, group->rank);
-    return status == TUTTI_OK ? status_reports_read(all, group->world_size) : status;
-}
-
-static enum tutti_status exchange_offers(struct symm_allocation *allocation, struct offer *all,
-                                         int64_t deadline)
-{
-    struct tutti_symmetric_group *group = allocation->group;
-    struct offer *mine = &all[group->rank];
-    *mine = (struct offer){
-        .bytes = allocation->region.bytes, .device = allocation->device, .fd = allocation->fd};
-    memcpy(mine->uuid, allocation->uuid, sizeof mine->uuid);
-    memcpy(mine->key, allocation->key, sizeof mine->key);
+    struct offer mine = {.bytes = allocation->region.bytes,
+                         .local = allocation->id,
+                         .device = allocation->device,
+                         .fd = allocation->fd};
     bool overlapping = false;
+    memcpy(mine.uuid, allocation->uuid, sizeof mine.uuid);
     enum tutti_status status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
-    mine->overlapping = overlapping;
+    mine.overlapping = overlapping;
     if (status == TUTTI_OK)
-        status = random_fill(&mine->id, sizeof mine->id);
-    if (status == TUTTI_OK)
-        status = gather(group, all, sizeof *all, deadline);
-    if (status == TUTTI_OK)
-        allocation->region.id = all[0].id > LAYOUT_BOUNCE ? all[0].id : LAYOUT_BOUNCE + 1;
-    return status;
+        status = random_fill(&mine.id, sizeof mine.id);
+    status = gather_agree(gather, status, &mine, sizeof mine, deadline_timeout_ms(deadline));
+    if (status != TUTTI_OK)
+        return status;
+    for (int r = 0; r < gather->size; r++)
+        gather_value(gather, r, &all[r], sizeof all[r]);
+    allocation->region.id = all[0].id > LAYOUT_THIS_PROCESS ? all[0].id : LAYOUT_THIS_PROCESS + 1;
+    return TUTTI_OK;
 }
 
 /* Compare each rank with rank 0. So either all ranks find a difference or no rank does. */
@@ -132,65 +121,39 @@ static enum tutti_status compare_devices(const struct symm_allocation *allocatio
     return TUTTI_OK;
 }
 
-/* fds[r]: the segment of a rank r of another process. */
-static enum tutti_status map_host(struct symm_allocation *allocation, const struct offer *all,
-                                  const int *fds)
+struct mapping {
+    struct symm_allocation *allocation;
+    const struct offer *offers;
+    int64_t deadline;
+};
+
+static enum tutti_status map_peer(void *context, int rank, int fd)
 {
-    const struct tutti_symmetric_group *group = allocation->group;
-    for (int r = 0; r < group->world_size; r++) {
-        struct segment segment;
-        if (symm_is_remote(group, r)) {
-            enum tutti_status status = segment_map(fds[r], allocation->segment.bytes, &segment);
-            if (status != TUTTI_OK)
-                return error_context(status, "cannot map the segment of rank %d", r);
-            allocation->buffers[r] = segment.base;
-        } else if (r != group->rank) {
-            allocation->buffers[r] = local_acquire((const uint8_t *)all[r].key, r);
-            if (!allocation->buffers[r])
-                return error_set(TUTTI_ERR_SYSTEM,
-                                 "rank %d runs in this process but its buffer is not published "
-                                 "there: look at that rank's error",
-                                 r);
-        }
-    }
-    return TUTTI_OK;
+    const struct mapping *self = context;
+    struct symm_allocation *allocation = self->allocation;
+    const size_t bytes = allocation->segment.bytes;
+    if (allocation->cuda)
+        return cuda_symm_map(allocation->cuda, rank, fd, self->deadline);
+    enum tutti_status status =
+        segments_join(allocation->group->comm->peers, rank, fd, self->offers[rank].local, bytes,
+                      bytes, &allocation->buffers[rank]);
+    return status == TUTTI_OK ? status
+                              : error_context(status, "cannot map the segment of rank %d", rank);
 }
 
-static enum tutti_status map_device(struct symm_allocation *allocation, const struct offer *all,
-                                    const int *fds, int64_t deadline)
-{
-    const struct tutti_symmetric_group *group = allocation->group;
-    struct cuda_symm_places places;
-    int joined[CUDA_RANKS];
-    /* Within one process a descriptor's number is valid for all its threads. */
-    for (int r = 0; r < group->world_size; r++)
-        joined[r] = symm_is_remote(group, r) ? fds[r] : all[r].fd;
-    enum tutti_status status = cuda_symm_join(allocation->cuda, joined, deadline, &places);
-    if (status != TUTTI_OK)
-        return status;
-    memcpy(allocation->buffers, places.buffers, (size_t)group->world_size * sizeof(void *));
-    allocation->device_buffers = places.device_buffers;
-    allocation->device_pads = places.device_pads;
-    return TUTTI_OK;
-}
-
-static enum tutti_status map_peers(struct symm_allocation *allocation, const struct offer *all,
+static enum tutti_status map_peers(struct symm_allocation *allocation, const struct offer *offers,
                                    int64_t deadline)
 {
     const struct tutti_symmetric_group *group = allocation->group;
-    struct channel *channel = cpu_group_ranks(group->comm->host)->channel;
-    int fds[TUTTI_MAX_RANKS];
-    enum tutti_status status = TUTTI_OK;
-    memset(fds, -1, sizeof fds);
-    if (channel)
-        status =
-            channel_all_gather_fds(channel, allocation->fd, fds, deadline_timeout_ms(deadline));
-    if (status == TUTTI_OK)
-        status = allocation->cuda ? map_device(allocation, all, fds, deadline)
-                                  : map_host(allocation, all, fds);
+    struct mapping mapping = {allocation, offers, deadline};
+    int fds[NODE_RANKS];
     for (int r = 0; r < group->world_size; r++)
-        if (fds[r] >= 0)
-            close(fds[r]);
+        fds[r] = offers[r].fd;
+    enum tutti_status status =
+        segments_exchange(group->comm->peers, fds, map_peer, &mapping, deadline);
+    if (status == TUTTI_OK && allocation->cuda)
+        status = cuda_symm_join(allocation->cuda, deadline, allocation->buffers,
+                                &allocation->device_buffers, &allocation->device_pads);
     return status;
 }
 
@@ -198,8 +161,13 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
                                          bool *usable)
 {
     struct tutti_symmetric_group *group = allocation->group;
-    struct offer all[TUTTI_MAX_RANKS];
-    enum tutti_status status = exchange_offers(allocation, all, deadline);
+    struct gather gather = {.run = group_gather,
+                            .context = group,
+                            .rank = group->rank,
+                            .size = group->world_size,
+                            .rows = group->rows};
+    struct offer all[NODE_RANKS];
+    enum tutti_status status = exchange_offers(allocation, &gather, all, deadline);
     if (status != TUTTI_OK)
         return status;
     POINT("symm.offers");
@@ -211,7 +179,7 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
         return status;
     status = map_peers(allocation, all, deadline);
     POINT("symm.segments");
-    status = agree(group, status, deadline);
+    status = status_agree(&gather, status, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
 
@@ -232,9 +200,9 @@ static enum tutti_status explain(const struct tutti_symmetric_group *group,
                                  enum tutti_status status)
 {
     struct tutti_fault fault;
-    if (!cpu_group_has_failed(group->comm->host))
+    if (!peers_have_failed(group->comm->peers))
         return status;
-    status = cpu_group_status(group->comm->host, &fault);
+    status = peers_status(group->comm->peers, &fault);
     if (status == TUTTI_ERR_PEER_DEAD)
         error_set(status,
                   "rank %d: the process ended or it destroyed its group: look at its log, and "

@@ -72,7 +72,7 @@ static bool peer_is_gone(void *context, enum wait_depth depth)
     /* Y6a pairs Y6: what the peer wrote before the free is visible. */
     if (order_load_acquire_u32(&symm_tail(allocation, allocation->buffers[wait->peer])->left))
         return true;
-    return depth != WAIT_MEMORY && !cpu_group_peer_alive(allocation->group->comm->host, wait->peer);
+    return depth != WAIT_MEMORY && !peers_alive(allocation->group->comm->peers, wait->peer);
 }
 
 static __attribute__((noinline)) enum tutti_status wait_slowly(struct signal_wait *wait)
@@ -105,7 +105,7 @@ static enum tutti_status wait_transition(struct signal_wait *wait, int peer,
     wait->peer = peer;
     wait->word = wait->allocation->pads[owner] +
                  (wait->channel * group->world_size + from) * SYMM_LINE_WORDS;
-    return wait_spin(try_transition, wait, 0, cpu_group_ranks(group->comm->host)->polls)
+    return wait_spin(try_transition, wait, 0, peers_ranks(group->comm->peers)->polls)
                ? TUTTI_OK
                : wait_slowly(wait);
 }

@@ -3,11 +3,13 @@
 #include "symm/symm.h"
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/fork_mutex.h"
 #include "base/options.h"
 #include "base/order.h"
-#include "cpu/transport/local.h"
 #include "ipc/fork.h"
+#include "peers/segments.h"
+#include "store/status_agree.h"
 #include "store/store.h"
 
 #include <inttypes.h>
@@ -56,11 +58,11 @@ static enum tutti_status group_check(const char *name, int rank, int world_size,
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_symm_group: name \"%.80s\": expected 1 to %d bytes",
                          name ? name : "", SYMM_NAME_BYTES - 1);
-    if (world_size < 1 || world_size > TUTTI_MAX_RANKS || rank < 0 || rank >= world_size)
+    if (world_size < 1 || world_size > NODE_RANKS || rank < 0 || rank >= world_size)
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_symm_group \"%s\": rank %d of %d: expected 1 to %d ranks, numbered "
                          "from 0",
-                         name, rank, world_size, TUTTI_MAX_RANKS);
+                         name, rank, world_size, NODE_RANKS);
     return store_check(store, "tutti_symm_group");
 }
 
@@ -83,10 +85,11 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
         status = store_default_timeout(&timeout_ms);
     if (status != TUTTI_OK)
         return status;
-    struct tutti_symmetric_group *new = calloc(1, sizeof *new);
+    const size_t bytes = sizeof(struct tutti_symmetric_group) +
+                         (size_t)world_size * (sizeof(struct status_report) + SYMM_OFFER_BYTES);
+    struct tutti_symmetric_group *new = calloc(1, bytes);
     if (!new)
-        return error_set(TUTTI_ERR_NO_MEMORY, "tutti_symm_group: no memory for %zu bytes",
-                         sizeof *new);
+        return error_set(TUTTI_ERR_NO_MEMORY, "tutti_symm_group: no memory for %zu bytes", bytes);
     snprintf(prefixed, sizeof prefixed, "symm/%s", name);
     status = comm_create_plain(store, prefixed, rank, world_size, &new->comm);
     if (status != TUTTI_OK) {
@@ -124,11 +127,8 @@ static void unmap(struct symm_allocation *allocation)
         return;
     }
     for (int r = 0; r < group->world_size; r++)
-        if (allocation->buffers[r] && symm_is_remote(group, r))
-            segment_unmap(&(struct segment){.base = allocation->buffers[r],
-                                            .bytes = allocation->segment.bytes});
-        else if (allocation->buffers[r])
-            local_release(allocation->buffers[r]);
+        if (allocation->buffers[r])
+            segments_leave(allocation->buffers[r], allocation->segment.bytes);
 }
 
 static void allocation_destroy(struct symm_allocation *allocation)
@@ -137,8 +137,7 @@ static void allocation_destroy(struct symm_allocation *allocation)
     if (!allocation->cuda)
         order_store_release_u32(&symm_tail(allocation, allocation->segment.base)->left, 1); /* Y6 */
     unmap(allocation);
-    if (allocation->fd >= 0)
-        close(allocation->fd);
+    fd_drop(&allocation->fd);
     free(allocation);
 }
 
@@ -184,19 +183,11 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
     return TUTTI_OK;
 }
 
-/* Ranks of this process find the segment by its address as a key: cpu/transport/local.h. */
 static enum tutti_status host_create(struct symm_allocation *new, size_t bytes)
 {
-    enum tutti_status status = segment_create("tutti-symm", bytes, &new->segment, &new->fd);
-    if (status != TUTTI_OK)
-        return status;
-    new->key[0] = (uintptr_t) new->segment.base;
+    enum tutti_status status =
+        segments_create("tutti-symm", bytes, &new->segment, &new->fd, &new->id);
     new->buffers[new->group->rank] = new->segment.base;
-    status = local_publish((const uint8_t *)new->key, new->group->rank, &new->segment);
-    if (status != TUTTI_OK) {
-        segment_unmap(&new->segment);
-        close(new->fd);
-    }
     return status;
 }
 
@@ -209,7 +200,7 @@ static enum tutti_status device_create(struct symm_allocation *new)
         .pad_offset = new->pad_offset,
         .tail_offset = new->pad_offset + new->pad_bytes,
         .timeout_ms = group->timeout_ms,
-        .host = group->comm->host,
+        .peers = group->comm->peers,
     };
     struct cuda_device device;
     if (group->world_size > CUDA_RANKS)

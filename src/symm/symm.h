@@ -12,7 +12,7 @@
 
 #include "coll/region.h"
 #include "comm/comm.h"
-#include "cuda/runtime/symm.h"
+#include "cuda/comm/symm.h"
 #include "ipc/segment.h"
 
 #include <assert.h>
@@ -24,6 +24,7 @@ enum {
     SYMM_LINE_WORDS = 16,       /* a cache line of signal words */
     SYMM_CHANNELS = 8,          /* of each signal pad */
     SYMM_FREE_PAD_BYTES = 2048, /* after the channels' words, for the user */
+    SYMM_OFFER_BYTES = 80,      /* what ranks tell each other in a rendezvous */
 };
 
 /*
@@ -48,14 +49,14 @@ struct symm_allocation {
     struct segment segment; /* on CUDA: the address and size of the device memory */
     struct cuda_symm *cuda; /* NULL on CPU */
     uint8_t uuid[CUDA_UUID_BYTES];
-    int fd;          /* of the segment; -1 after the rendezvous */
-    uint64_t key[2]; /* under which cpu/transport/local.h owns the mapping of a host's segment */
+    int fd;      /* of the segment; -1 after the rendezvous */
+    uint64_t id; /* by which threads find a host's segment: peers/segments.h */
     size_t pad_offset;
     size_t pad_bytes;
 
     /* Constant once region.ready is set. */
-    void *buffers[TUTTI_MAX_RANKS]; /* by rank; NULL where not mapped */
-    uint32_t *pads[TUTTI_MAX_RANKS];
+    void *buffers[NODE_RANKS]; /* by rank; NULL where not mapped */
+    uint32_t *pads[NODE_RANKS];
     void *const *device_buffers; /* both arrays lie in device memory; NULL on CPU */
     uint32_t *const *device_pads;
 };
@@ -71,13 +72,8 @@ struct tutti_symmetric_group {
     pthread_mutex_t rendezvous_lock; /* held during a rendezvous; protects all fields below */
     enum tutti_status failed; /* of a rendezvous after which the ranks' exchanges no longer match */
     char reason[512];         /* the message of that failure */
+    unsigned char rows[];     /* of the gathers of a rendezvous */
 };
-
-/* Whether a rank runs in another process. Known once the ranks have met. */
-static inline bool symm_is_remote(const struct tutti_symmetric_group *group, int rank)
-{
-    return rank_set_has(cpu_group_ranks(group->comm->host)->remote, rank);
-}
 
 /* The tail of the host-memory segment that is mapped at `buffer`. */
 static inline struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buffer)

@@ -16,19 +16,19 @@ enum {
 /* links[i][j] is the number of links from rank i to rank j. The diagonal is ignored. */
 struct topology_matrix {
     int32_t size;
-    int16_t links[TUTTI_MAX_RANKS][TUTTI_MAX_RANKS];
+    int16_t links[NODE_RANKS][NODE_RANKS];
 };
 
 struct topology {
     enum tutti_topology kind;
     int size;
-    struct rank_set linked[TUTTI_MAX_RANKS]; /* j in [i]: ranks i and j are linked both ways */
+    struct rank_set linked[NODE_RANKS]; /* j in [i]: ranks i and j are linked both ways */
     /* Set for a hybrid cube mesh only: */
     struct rank_set quads[2]; /* rank 0 is in the first */
     int partners[TOPOLOGY_MESH_RANKS];
     /* Each rank of ring[] is linked with the next, and the last with ring[0], which is rank 0. */
     bool has_ring;
-    int ring[TUTTI_MAX_RANKS];
+    int ring[NODE_RANKS];
     char reason[TOPOLOGY_REASON_BYTES]; /* why it is of this kind */
 };
 

@@ -60,7 +60,7 @@ static const char *matrix_read(struct reader *reader, struct topology_matrix *ma
         !word_is(reader, ""))
         return "expected the first line to be: tutti-topology 1";
     if (!line_next(reader) || !word_is(reader, "ranks") ||
-        !parse_number(word_next(reader), 1, TUTTI_MAX_RANKS, &ranks) || !word_is(reader, ""))
+        !parse_number(word_next(reader), 1, NODE_RANKS, &ranks) || !word_is(reader, ""))
         return "expected a line: ranks N, for 1 to 64 ranks";
     matrix->size = (int32_t)ranks;
     for (int row = 0; row < matrix->size && !wrong; row++)

@@ -13,6 +13,7 @@
 #include "cpu/reduce/reduce.h"
 #include "cpu/transport/group.h"
 #include "device.h"
+#include "forced.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
@@ -33,7 +34,7 @@ enum {
 
 /* How an operation is asked for. */
 struct way {
-    enum tutti_algo algo;
+    int algo;                                                   /* or a kernel: forced.h */
     enum { COPIES_NEVER, COPIES_ALWAYS, COPIES_RANK_0 } copies; /* rather than zero-copy */
 };
 
@@ -52,10 +53,10 @@ static const struct way cuda_ways[] = {
     {TUTTI_ALGO_NONE, COPIES_NEVER},
     {TUTTI_ALGO_ONE_SHOT, COPIES_NEVER},
     {TUTTI_ALGO_TWO_SHOT, COPIES_NEVER},
-    {TUTTI_ALGO_ONE_SHOT_LL, COPIES_NEVER},
-    {TUTTI_ALGO_ONE_SHOT_LINES, COPIES_NEVER},
-    {TUTTI_ALGO_TWO_SHOT_LINES, COPIES_NEVER},
-    {TUTTI_ALGO_TWO_SHOT_PIPELINED, COPIES_NEVER},
+    {FORCED(ONE_SHOT_LL), COPIES_NEVER},
+    {FORCED(ONE_SHOT_LINES), COPIES_NEVER},
+    {FORCED(TWO_SHOT_LINES), COPIES_NEVER},
+    {FORCED(TWO_SHOT_PIPELINED), COPIES_NEVER},
     {TUTTI_ALGO_RING, COPIES_NEVER},
     {TUTTI_ALGO_HYBRID_CUBE_MESH, COPIES_NEVER}, /* last, as above */
 };
@@ -101,9 +102,8 @@ static int complain(const struct side *side, const struct operation *o, const ch
 {
     char text[256];
     snprintf(text, sizeof text, "%s of %zu %s, %s (way %d, random %llx): %s at %zu",
-             tutti_op_name(o->op), o->count, tutti_dtype_name(o->dtype),
-             tutti_algo_name(o->way->algo), o->way_index, (unsigned long long)o->random, what,
-             index);
+             tutti_op_name(o->op), o->count, tutti_dtype_name(o->dtype), forced_name(o->way->algo),
+             o->way_index, (unsigned long long)o->random, what, index);
     return ranks_fail(side->ranks, side->rank, __FILE__, __LINE__, text);
 }
 
@@ -139,12 +139,12 @@ static int operation_run(const struct side *side, const struct operation *o)
     bool copies =
         o->way->copies == COPIES_ALWAYS || (o->way->copies == COPIES_RANK_0 && side->rank == 0);
     struct tutti_call_options options = {.struct_size = sizeof options,
-                                         .algo = o->way->algo,
+                                         .algo = forced_algo(side->comm, o->way->algo),
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
     tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? side->context->premul_sum : o->op;
-    struct cpu_group *host = side->comm->host;
+    struct cpu_group *host = cpu_group_of(side->comm->peers);
     if (!device_is_cuda() && host->areas.exchange_bytes && host->areas.piece_buffer_bytes)
-        host->table.pushes = o->random >> 40 & 1;
+        host->limits.pushes = o->random >> 40 & 1;
     if (tutti_all_reduce_with(send, recv, o->count, o->dtype, op, side->comm, TUTTI_STREAM_DEFAULT,
                               &options) != TUTTI_OK)
         return complain(side, o, "failed", 0);
@@ -170,7 +170,8 @@ static bool is_taken(const struct side *side, const struct operation *o)
 {
     if (o->way->algo == TUTTI_ALGO_RING && reference_has_order(o->dtype, o->op))
         return false;
-    struct tutti_call_options options = {.struct_size = sizeof options, .algo = o->way->algo};
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .algo = forced_algo(side->comm, o->way->algo)};
     /* A scalar changes nothing about it, and no operation has been created yet. */
     tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? TUTTI_SUM : o->op;
     enum tutti_algo algo;
@@ -220,8 +221,8 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, tutti_op_t op)
 {
     static const size_t small[] = {0, 1, 2, 3, 7, 12, 13, 31, 64, 129, 1000};
     size_t width = tutti_dtype_size(dtype);
-    size_t mail = (LAYOUT_SMALL_MESSAGE_BYTES - sizeof(struct layout_header)) / width;
-    const size_t large[] = {mail, mail + 1, PIECE_BYTES / width, PIECE_BYTES / width + 1,
+    size_t message = (LAYOUT_SMALL_MESSAGE_BYTES - sizeof(struct layout_header)) / width;
+    const size_t large[] = {message, message + 1, PIECE_BYTES / width, PIECE_BYTES / width + 1,
                             RING_BYTES / width};
     int failed = 0;
     for (size_t i = 0; !failed && i < sizeof small / sizeof *small; i++)
@@ -238,18 +239,19 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, tutti_op_t op)
     return failed;
 }
 
-/* Arenas in the host's memory have no full lines; a host thread has no transports of devices. */
+/* Arenas in the host's memory have no full lines; without arenas there are no transports of
+ * devices. */
 static bool has_way(const struct side *side, int w)
 {
     char text[8192];
     if (!device_is_cuda())
         return true;
-    const enum tutti_algo algo = cuda_ways[w].algo;
+    const int algo = cuda_ways[w].algo;
     tutti_comm_describe(side->comm, text, sizeof text);
-    if (strstr(text, "a host thread stages"))
+    if (strstr(text, "arena: none"))
         return algo <= TUTTI_ALGO_TWO_SHOT;
     return !strstr(text, "arena: in the host's memory") ||
-           (algo != TUTTI_ALGO_ONE_SHOT_LINES && algo != TUTTI_ALGO_TWO_SHOT_LINES);
+           (algo != FORCED(ONE_SHOT_LINES) && algo != FORCED(TWO_SHOT_LINES));
 }
 
 static int side_run(struct side *side)

@@ -4,6 +4,7 @@
  * what is read, and how the result is rounded, is the reference's to the bit, on either device.
  */
 #include "device.h"
+#include "forced.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
@@ -22,9 +23,6 @@ static const enum tutti_dtype dtypes[] = {TUTTI_FLOAT16, TUTTI_BFLOAT16, TUTTI_F
                                           TUTTI_FLOAT8_E5M2};
 static const tutti_op_t ops[] = {TUTTI_SUM, TUTTI_PROD, TUTTI_MIN, TUTTI_MAX, TUTTI_AVG};
 static const enum tutti_algo algos[] = {TUTTI_ALGO_ONE_SHOT, TUTTI_ALGO_TWO_SHOT};
-static const enum tutti_algo cuda_algos[] = {TUTTI_ALGO_ONE_SHOT_LL, TUTTI_ALGO_ONE_SHOT_LINES,
-                                             TUTTI_ALGO_TWO_SHOT_LINES,
-                                             TUTTI_ALGO_TWO_SHOT_PIPELINED};
 
 /* The code of the number-th partner: all of them where there are but 256. */
 static uint32_t partner(enum tutti_dtype dtype, int number, uint64_t *random)
@@ -57,8 +55,10 @@ static int partner_run(struct ranks *ranks, int rank, tutti_comm_t *comm, enum t
     }
     for (size_t o = 0; o < sizeof ops / sizeof *ops; o++) {
         struct tutti_call_options options = {.struct_size = sizeof options,
-                                             .algo = cuda ? cuda_algos[((size_t)number + o) % 4]
-                                                          : algos[((size_t)number + o) % 2]};
+                                             .algo = algos[((size_t)number + o) % 2]};
+        if (cuda)
+            options.algo =
+                forced_algo(comm, FORCED_KERNEL + (int)((size_t)number + o) % FORCED_TUNED);
         reference_reduce(buffers[2], (const void *const *)buffers, 2, count, dtype, ops[o], 0);
         RANKS_CHECK(tutti_all_reduce_with(buffers[rank], buffers[3], count, dtype, ops[o], comm,
                                           TUTTI_STREAM_DEFAULT, &options) == TUTTI_OK);

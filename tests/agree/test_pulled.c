@@ -37,10 +37,10 @@ static int check(struct ranks *ranks, int rank, tutti_comm_t *comm, const struct
             const bool in_place = round % 2;
             float *out = in_place ? life->pulled : life->send;
             fill(life->send, count, rank, round);
-            comm->host->table.pushes = true;
+            cpu_group_of(comm->peers)->limits.pushes = true;
             RANKS_CHECK(tutti_all_reduce(life->send, life->pushed, count, TUTTI_FLOAT32, TUTTI_SUM,
                                          comm, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
-            comm->host->table.pushes = false;
+            cpu_group_of(comm->peers)->limits.pushes = false;
             memcpy(life->pulled, life->send, bytes);
             RANKS_CHECK(tutti_all_reduce(out, life->pulled, count, TUTTI_FLOAT32, TUTTI_SUM, comm,
                                          TUTTI_STREAM_DEFAULT) == TUTTI_OK);
@@ -62,7 +62,7 @@ static int rank_main(struct ranks *ranks, int rank, tutti_store_t *store)
     const struct life life = {malloc(bytes), malloc(bytes), malloc(bytes)};
     RANKS_CHECK(life.send && life.pushed && life.pulled);
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
-    RANKS_CHECK(comm->host->table.pushes); /* the exchange area is there */
+    RANKS_CHECK(cpu_group_of(comm->peers)->limits.pushes); /* the exchange area is there */
     const int line = check(ranks, rank, comm, &life);
     tutti_comm_destroy(comm);
     free(life.send);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A long random life of one communicator: every collective, v-forms and messages, of random size,
- * dtype, operation, algorithm, root and placement, with cores far apart and near, with barriers
- * among them, that begin just before the sequence, the step and the counts of the lane PAIR wrap.
- * Every element of every result is compared with the scalar reference.
+ * dtype, operation, algorithm, root, placement and limit of blocks, with cores far apart and near,
+ * with barriers among them, that begin just before the sequence, the step and the counts of the
+ * lane PAIR wrap. Every element of every result is compared with the scalar reference.
  *
  * usage: test_random threads|processes|symmetric WORLD_SIZE; TUTTI_TEST_OPERATIONS says how many
  * operations.
@@ -15,6 +15,7 @@
 #include "cpu/transport/group.h"
 #include "cpu/transport/pair.h"
 #include "device.h"
+#include "forced.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
@@ -44,8 +45,8 @@ struct operation {
     enum tutti_dtype dtype;
     tutti_op_t op;
     enum tutti_algo algo;
-    enum tutti_algo transport; /* forced half of the time on a GPU */
-    size_t count;              /* the most that a block has */
+    int kernel;   /* forced half of the time on a GPU */
+    size_t count; /* the most that a block has */
     size_t offset;
     int root;
     bool copies;   /* rather than zero-copy, on all ranks or on every other one */
@@ -73,10 +74,10 @@ static struct operation operation_make(uint64_t *random, int size)
         o.op = (tutti_op_t)(uintptr_t)(1 + below(random, REFERENCE_OPS - 1));
     } while (!reference_has(o.dtype, o.op));
     o.collective = TUTTI_COLLECTIVE_ALL_REDUCE;
-    if (!device_is_cuda() && below(random, 4))
+    if (below(random, 4))
         o.collective = collective_draw(pool_random(random));
     o.algo = (enum tutti_algo)below(random, TUTTI_ALGO_TWO_SHOT + 1);
-    o.transport = (enum tutti_algo)(TUTTI_ALGO_ONE_SHOT_LL + below(random, 4));
+    o.kernel = FORCED_KERNEL + (int)below(random, FORCED_TUNED);
     o.count = bytes_make(random) / tutti_dtype_size(o.dtype);
     o.offset = below(random, POOL_PERIOD);
     o.root = (int)below(random, (uint64_t)size);
@@ -85,10 +86,11 @@ static struct operation operation_make(uint64_t *random, int size)
     return o;
 }
 
-/* A transport of GPUs has its dtypes and sizes. */
-static bool is_taken(const struct operation *o, tutti_comm_t *comm, enum tutti_algo asked)
+/* A kernel has its dtypes and sizes. */
+static bool is_taken(const struct operation *o, tutti_comm_t *comm, int asked)
 {
-    struct tutti_call_options options = {.struct_size = sizeof options, .algo = asked};
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .algo = forced_algo(comm, asked)};
     enum tutti_algo algo;
     return tutti_comm_algorithm(comm, o->count, o->dtype, TUTTI_MAX, &options, &algo, NULL) ==
            TUTTI_OK;
@@ -98,8 +100,8 @@ static enum tutti_algo algo_of(const struct operation *o, tutti_comm_t *comm)
 {
     if (!device_is_cuda())
         return o->algo;
-    if (o->bits >> 61 & 1 && is_taken(o, comm, o->transport))
-        return o->transport;
+    if (o->bits >> 61 & 1 && is_taken(o, comm, o->kernel))
+        return forced_algo(comm, o->kernel);
     return is_taken(o, comm, o->algo) ? o->algo : TUTTI_ALGO_NONE;
 }
 
@@ -148,15 +150,18 @@ static bool operation_run(const struct context *context, const struct operation 
     const bool copies = o->copies && (o->bits >> 22 & 1 || rank % 2);
     struct tutti_call_options options = {.struct_size = sizeof options,
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
+    if (o->bits >> 58 & 1)
+        options.max_blocks = 1 + (int)(o->bits >> 50 & 63);
     counts_make(o, size, counts);
     const size_t sent = pool_send_count(context->pool, &call);
     const size_t received = pool_recv_count(context->pool, &call);
     const struct operands at = operands_make(o, &call, size, memory);
     if (!device_is_cuda()) {
-        comm->host->distance.far =
+        cpu_group_of(comm->peers)->distance.far =
             ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
-        if (comm->host->areas.exchange_bytes && comm->host->areas.piece_buffer_bytes)
-            comm->host->table.pushes = o->bits >> 21 & 1;
+        if (cpu_group_of(comm->peers)->areas.exchange_bytes &&
+            cpu_group_of(comm->peers)->areas.piece_buffer_bytes)
+            cpu_group_of(comm->peers)->limits.pushes = o->bits >> 21 & 1;
     }
     if (collectives[o->collective].chosen)
         options.algo = algo_of(o, comm);
@@ -182,11 +187,11 @@ static bool barrier_run(const struct operation *o, int rank, tutti_comm_t *comm)
 /* As if so many messages had gone each way: their numbers wrap after a few more. */
 static void messages_set(const tutti_comm_t *comm)
 {
-    struct cpu_group *group = comm->host;
+    struct cpu_group *group = cpu_group_of(comm->peers);
     const uint64_t messages = LAYOUT_WINDOW * ((UINT64_C(1) << 32) - 4);
     for (int r = 0; r < comm->world_size; r++) {
-        group->op.sent[r] = group->op.received[r] = group->op.heard[r] = messages;
-        group->op.offers[r] = group->op.answers[r] = UINT32_MAX - 4;
+        group->counts.sent[r] = group->counts.received[r] = group->counts.heard[r] = messages;
+        group->counts.offers[r] = group->counts.answers[r] = UINT32_MAX - 4;
         for (uint64_t m = messages; m < messages + LAYOUT_WINDOW; m++) {
             *message_read(group, comm->rank, r, false, m) = message_number(m) - 1;
             *message_read(group, comm->rank, r, true, m) = message_number(m) - 1;
@@ -214,8 +219,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     RANKS_CHECK(device_sequence_set(comm, UINT32_MAX - 200));
-    comm->host->op.step = UINT32_MAX - 50;
-    comm->host->op.swaps = UINT32_MAX - 10;
+    cpu_group_of(comm->peers)->counts.step = UINT32_MAX - 50;
+    cpu_group_of(comm->peers)->counts.swaps = UINT32_MAX - 10;
     if (!device_is_cuda()) {
         messages_set(comm);
         RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
@@ -233,11 +238,12 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
                  o.copies ? ", copying" : "", tutti_last_error());
         return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     }
-    RANKS_CHECK(device_is_cuda() ||
-                (comm->host->op.sequence > UINT32_MAX && comm->host->op.step < UINT32_MAX / 2));
+    RANKS_CHECK(device_is_cuda() || (comm->peers->sequence > UINT32_MAX &&
+                                     cpu_group_of(comm->peers)->counts.step < UINT32_MAX / 2));
     RANKS_CHECK(device_is_cuda() || ranks->size == 1 ||
-                comm->host->op.sent[rank] > LAYOUT_WINDOW * (UINT64_C(1) << 32));
-    RANKS_CHECK(device_is_cuda() || ranks->size != 2 || comm->host->op.swaps < UINT32_MAX / 2);
+                cpu_group_of(comm->peers)->counts.sent[rank] > LAYOUT_WINDOW * (UINT64_C(1) << 32));
+    RANKS_CHECK(device_is_cuda() || ranks->size != 2 ||
+                cpu_group_of(comm->peers)->counts.swaps < UINT32_MAX / 2);
     tutti_comm_destroy(comm);
     if (!group)
         free(memory);

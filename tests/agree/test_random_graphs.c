@@ -50,7 +50,8 @@ struct operation {
     enum tutti_algo algo;
     size_t count;
     size_t offset;
-    size_t at[2]; /* of input and output in their regions */
+    size_t at[2];   /* of input and output in their regions */
+    int max_blocks; /* 0: no limit */
     bool in_place;
     bool barrier;
 };
@@ -122,6 +123,7 @@ static struct operation operation_make(struct life *life)
     o.count = o.barrier ? 0 : bytes_make(random) / tutti_dtype_size(o.dtype);
     o.offset = below(random, POOL_PERIOD);
     o.algo = algo_make(life, &o);
+    o.max_blocks = below(random, 2) ? 1 + (int)below(random, 64) : 0;
     uint64_t own = pool_random(random) + (uint64_t)life->rank * 5;
     o.in_place = own >> 40 & 1;
     for (int side = 0; side < 2; side++)
@@ -136,7 +138,8 @@ static enum tutti_status operation_enqueue(const struct life *life, const struct
     const unsigned char *send = batch->inputs + o->at[0];
     unsigned char *recv = batch->outputs + o->at[1];
     size_t bytes = o->count * tutti_dtype_size(o->dtype);
-    struct tutti_call_options options = {.struct_size = sizeof options, .algo = o->algo};
+    struct tutti_call_options options = {
+        .struct_size = sizeof options, .algo = o->algo, .max_blocks = o->max_blocks};
     if (o->barrier)
         return device_barrier(life->comm, life->stream);
     if (o->in_place) {

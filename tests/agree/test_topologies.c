@@ -170,11 +170,6 @@ static bool may_run(const struct side *side, enum tutti_algo algo)
         return topology->has_ring && device_is_cuda() && !side->proxied;
     case TUTTI_ALGO_NONE:
         return true;
-    case TUTTI_ALGO_ONE_SHOT_LL:
-    case TUTTI_ALGO_ONE_SHOT_LINES:
-    case TUTTI_ALGO_TWO_SHOT_LINES:
-    case TUTTI_ALGO_TWO_SHOT_PIPELINED:
-        return device_is_cuda() && !side->proxied && may_run(side, TUTTI_ALGO_TWO_SHOT);
     case TUTTI_ALGO_HOST_STAGED:
         return side->proxied;
     }
@@ -201,7 +196,7 @@ static enum tutti_status reduce(const struct side *side, enum tutti_algo algo,
     struct tutti_call_options options = {.struct_size = sizeof options, .algo = algo};
     tutti_op_t op = kind == TUTTI_PREMUL_SUM ? side->scenario->premul_sum : kind;
     if (!device_is_cuda())
-        side->comm->host->distance.far =
+        cpu_group_of(side->comm->peers)->distance.far =
             (count + (unsigned)side->rank) & 1; /* ranks need not agree */
     return tutti_all_reduce_with(side->send, in_place ? side->send : side->recv, count, dtype, op,
                                  side->comm, TUTTI_STREAM_DEFAULT, &options);
@@ -373,9 +368,9 @@ static int mapping_check(const struct side *side)
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
     bool all = may_run(side, TUTTI_ALGO_ONE_SHOT);
-    const size_t arena_bytes = cpu_group_arena_bytes(side->comm->host);
+    const size_t arena_bytes = peers_arena_bytes(side->comm->peers);
     for (int r = 0; r < ranks->size; r++) {
-        struct layout_arena *arena = side->comm->host->arenas[r];
+        struct layout_arena *arena = side->comm->peers->arenas[r];
         bool reaches = r == rank || all || rank_set_has(side->scenario->topology.linked[rank], r);
         RANKS_CHECK(is_mapped(&arena->magic) && is_mapped(&arena->notices[1]));
         RANKS_CHECK(is_mapped(arena->in_flags) == reaches);

@@ -316,9 +316,6 @@ int main(int argc, char **argv)
     if (argc != 3)
         return 2;
     const int size = atoi(argv[2]);
-    const int skip = ranks_skip_cuda("v-forms are of CPU ranks");
-    if (skip)
-        return skip;
     struct pool *pool = pool_create(size, NULL, 11);
     struct ranks *ranks = ranks_create(size, strcmp(argv[1], "threads") == 0 ? 0 : size, 0);
     ranks->context = pool;

@@ -51,18 +51,18 @@ static int wrap(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(data);
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     uint32_t steps = UINT32_MAX - BEFORE;
-    comm->host->op.step = steps;
+    cpu_group_of(comm->peers)->counts.step = steps;
     for (uint32_t i = 0; i < 2 * BEFORE; i++) {
         bool first = i < BEFORE;
         pool_input(w->pool, rank, TUTTI_UINT8, i, BYTES, data);
-        if (rank == 1 && comm->host->op.step >= UINT32_MAX - 1)
+        if (rank == 1 && cpu_group_of(comm->peers)->counts.step >= UINT32_MAX - 1)
             usleep(20000); /* late, so that the other rank can only have an old flag */
         RANKS_CHECK(tutti_all_reduce_with(data, data, BYTES, TUTTI_UINT8, TUTTI_SUM, comm,
                                           TUTTI_STREAM_DEFAULT,
                                           first ? &w->before : &w->at) == TUTTI_OK);
         RANKS_CHECK(pool_is_result(w->pool, TUTTI_UINT8, TUTTI_SUM, i, BYTES, data, &index));
         steps++; /* one a piece */
-        RANKS_CHECK(comm->host->op.step == steps);
+        RANKS_CHECK(cpu_group_of(comm->peers)->counts.step == steps);
     }
     tutti_comm_destroy(comm);
     free(data);

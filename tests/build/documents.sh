@@ -4,7 +4,7 @@
 # - README.md is short, and the documents together have at most 1,800 lines.
 # - docs/tour.md names functions that are in the files to which it links.
 # - tutti(7) has each environment variable that the library and the program read; README.md has no other one.
-# - Each public function has a man page.
+# - Each public function has a man page, made of the headers, which describes it and has no marks of comments left.
 # - The program in README.md is the end of examples/all_reduce.c.
 # - groff has no complaint about a man page.
 set -euo pipefail
@@ -55,10 +55,21 @@ while read -r variable; do
     grep -qx "$variable" <<<"$variables" || { echo "README.md: nothing reads $variable"; bad=1; }
 done < <(grep -oE '`TUTTI_[A-Z_]+`' README.md | tr -d '`' | sort -u)
 
-names=$(for page in man/*.3; do sed -n '/^\.SH NAME/,/^\.SH SYNOPSIS/p' "$page"; done)
+manual=$(mktemp -d)
+trap 'rm -rf "$manual"' EXIT
+scripts/manual-pages "$manual" include/tutti/*.h
 while read -r function; do
-    grep -qw "$function" <<<"$names" || { echo "man: no page for $function()"; bad=1; }
+    page=$(sed -n '1s/^\.so man3//p' "$manual/$function.3") || { echo "manual: no page for $function()"; bad=1; continue; }
+    page=$manual/${page:-$function.3}
+    sed -n '/^\.SH NAME/,/^\.SH SYNOPSIS/p' "$page" | grep -w "$function" >/dev/null || { echo "manual: $page does not name $function()"; bad=1; }
+    # Its heading, and a text below.
+    grep -A1 "^\.SS .*\<$function()" "$page" | grep '^[^.]' >/dev/null || { echo "include/tutti: no comment describes $function()"; bad=1; }
 done < <(grep -hoE '^(TUTTI_API .*)?tutti_[a-z0-9_]+\(' include/tutti/*.h | grep -oE 'tutti_[a-z0-9_]+\($' | tr -d '(' | sort -u)
+
+if grep -hv '^\.' "$manual"/*.3 | grep -E '\[(in|out)|`|/\*|\*/|\*[A-Z]'; then
+    echo "manual: marks of the headers' comments stand in these lines"
+    bad=1
+fi
 
 if [[ -e examples/all_reduce.c ]]; then
     program=$(sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d')
@@ -67,8 +78,8 @@ if [[ -e examples/all_reduce.c ]]; then
 fi
 
 if command -v groff >/dev/null; then
-    for page in man/*.[137]; do
-        [[ -e $page ]] || continue
+    for page in man/*.[17] "$manual"/*.3; do
+        [[ $(head -c 4 "$page") != ".so " ]] || continue
         said=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
         [[ -z $said ]] || { echo "$said"; bad=1; }
         grep -q '^\.TH ' "$page" || { echo "$page: no title line (.TH)"; bad=1; }

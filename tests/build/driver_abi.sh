@@ -1,6 +1,6 @@
 #!/bin/bash
 # driver_abi.sh CC [FOLDER]
-# src/cuda/runtime/driver_types.h, driver_abi.h and tests/cuda/driver_more.h say the same as the cuda.h in FOLDER: each
+# src/cuda/driver/driver_types.h, driver_abi.h and tests/cuda/driver_more.h say the same as the cuda.h in FOLDER: each
 # number, each size of a type, each offset and size of a member, and each function's type.
 set -euo pipefail
 cc=$1 folder=${2:-}
@@ -8,7 +8,7 @@ if [[ -z $folder ]]; then
     echo "no cuda.h to compare with: this build has no nvcc, which comes with one"
     exit 77
 fi
-types=src/cuda/runtime/driver_types.h calls=tests/cuda/driver_more.h
+types=src/cuda/driver/driver_types.h calls=tests/cuda/driver_more.h
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

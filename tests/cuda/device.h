@@ -5,7 +5,7 @@
 #define TESTS_CUDA_DEVICE_H
 
 #include "comm/comm.h"
-#include "cuda/runtime/group_internal.h"
+#include "cuda/comm/group_internal.h"
 #include "ranks.h"
 #include "standin.h"
 
@@ -60,7 +60,7 @@ static inline enum tutti_status device_join(const struct ranks *ranks, int rank,
  * own time-out. */
 static inline void device_destroy_within(tutti_comm_t *comm, int64_t timeout_ms)
 {
-    comm->cuda->default_timeout_ms = timeout_ms;
+    ((struct cuda_group *)comm->group)->default_timeout_ms = timeout_ms;
 }
 
 static inline tutti_stream_t device_stream(CUstream stream)

@@ -4,7 +4,7 @@
 #ifndef TESTS_CUDA_DRIVER_MORE_H
 #define TESTS_CUDA_DRIVER_MORE_H
 
-#include "cuda/runtime/driver_abi.h"
+#include "cuda/driver/driver_abi.h"
 
 #define CUDA_ERROR_NOT_INITIALIZED                ((CUresult)3)
 #define CUDA_ERROR_NO_DEVICE                      ((CUresult)100)

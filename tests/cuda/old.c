@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A libcuda of an older driver: it has what every driver has, and not what came later. */
-#include "cuda/runtime/driver_abi.h"
+#include "cuda/driver/driver_abi.h"
 
 CUresult cuInit(unsigned flags)
 {

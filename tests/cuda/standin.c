@@ -431,6 +431,12 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
     return result;
 }
 
+static int multiprocessors(void)
+{
+    const char *text = getenv("TUTTI_STANDIN_MULTIPROCESSORS");
+    return text ? atoi(text) : 2;
+}
+
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     const struct {
@@ -439,7 +445,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     } rows[] = {
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, capability[0]},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, capability[1]},
-        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, multiprocessors()},
         {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
         {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
         {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},

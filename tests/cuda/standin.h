@@ -2,14 +2,15 @@
 /*
  * A stand-in for libcuda on host memory: the driver's calls that the library and the tests use.
  * Device memory is a memfd, so that processes and threads share what they map. A stream is a
- * thread. A kernel is a host function (standin_run.c, standin_symm.c) that does the operation
- * through the arenas. TUTTI_CUDA_LIBRARY names this library. A test that links with it calls the
- * driver by name, and has the functions below.
+ * thread. The kernels are the library's own, compiled for the CPU (emulator/). TUTTI_CUDA_LIBRARY
+ * names this library. A test that links with it calls the driver by name, and has the functions
+ * below.
  *
  * Environment, read by cuInit(); the last two by cuKernelGetFunction():
  *   TUTTI_STANDIN_DEVICES     number of devices, 8 by default; CUDA_VISIBLE_DEVICES (ordinals only)
  *                             chooses and renumbers
  *   TUTTI_STANDIN_CAPABILITY  of all devices, 9.0 by default
+ *   TUTTI_STANDIN_MULTIPROCESSORS of each device, 2 by default: the emulator runs every thread
  *   TUTTI_STANDIN_VERSION     of the driver, 13000 by default
  *   TUTTI_STANDIN_NO_PEER     A-B,C-D: devices without access to each other's memory
  *   TUTTI_STANDIN_FAIL        CALL:N[:ERROR],...: the Nth call of CALL (0: each) in this process
@@ -26,7 +27,8 @@
 #ifndef TESTS_CUDA_STANDIN_H
 #define TESTS_CUDA_STANDIN_H
 
-#include "cuda/kernels/launch.h"
+#include "cuda/kernels/exchange.h"
+#include "cuda/kernels/rows.h"
 #include "cuda/kernels/stream_wait_launch.h"
 #include "cuda/kernels/symm_launch.h"
 #include "driver_more.h"

@@ -57,9 +57,9 @@ struct function {
     char name[STANDIN_NAME_BYTES];
     struct function *next;
     struct device *device;
-    int resets; /* of the device: its context is that one */
-    enum tutti_dtype dtype;
-    bool barrier, probe, symm, stream_wait;
+    int resets;        /* of the device: its context is that one */
+    const void *entry; /* the kernel, compiled for this machine */
+    bool probe, symm, stream_wait, exchange;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };
@@ -78,8 +78,10 @@ struct work {
         WORK_END
     } kind;
     const struct function *function;
+    unsigned grid, block;
     union {
         struct cuda_launch launch;
+        struct cuda_exchange exchange; /* begins with the launch */
         struct cuda_symm_launch symm;
         struct cuda_stream_wait_launch stream_wait;
     };
@@ -174,10 +176,8 @@ void standin_exec_ran(struct exec *exec);
 /* memset() without the lock. */
 void standin_fill(void *to, int value, size_t bytes);
 
-/* standin_run.c: without the lock. */
-void standin_run(const struct function *function, const struct cuda_launch *launch);
-void standin_run_symm(const struct cuda_symm_launch *launch); /* standin_symm.c */
-void standin_run_stream_wait(const struct cuda_stream_wait_launch *launch);
+/* standin_run.c. Runs a kernel, without the lock. */
+void standin_run(const struct work *work);
 void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured);
 size_t standin_forget_launches(void);
 

@@ -643,9 +643,8 @@ static int place_of(void *to, size_t bytes, off_t *offset)
 }
 
 /* Most of a set-up's time would go into the pages of the arenas, which are large. So zeros are a
- * hole in the file, and other bytes are written through the descriptor, which faults no page in. Of
- * an arena's lines, tens of MiB of ones, only the first and last 64 KiB are filled, since no kernel
- * of the stand-in uses lines. */
+ * hole in the file, and other bytes are written through the descriptor, which faults no page in. An
+ * arena's lines, tens of MiB of ones, are a hole, too: the emulator takes the complement. */
 void standin_fill(void *to, int value, size_t bytes)
 {
     enum { LARGE = 1 << 20, LINES = 16 << 20 };
@@ -656,11 +655,8 @@ void standin_fill(void *to, int value, size_t bytes)
         memset(to, value, bytes);
         return;
     }
-    if (bytes > LINES && value == 0xff) {
-        memset(to, value, sizeof chunk);
-        memset((unsigned char *)to + bytes - sizeof chunk, value, sizeof chunk);
-        return;
-    }
+    if (bytes > LINES && value == 0xff)
+        value = 0;
     if (value == 0 &&
         fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, (off_t)bytes) == 0)
         return;

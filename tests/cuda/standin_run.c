@@ -1,51 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The stand-in's kernels: libraries, look-up, and one host function that does every operation, with
- * the library's reductions and a simple algorithm of its own. Pieces of all operations are
- * numbered; the numbers are equal on all ranks. A rank copies each piece of its input into its
- * place in every peer's arena (in the region of the tiles), waits for the peers' pieces in its own
- * arena, reduces, writes, and tells each peer that its piece was read. A rank writes piece k + 2
- * only after piece k was read.
- */
+/* The stand-in's kernels: libraries, look-up, the log of launches, and runs of the kernels by the
+ * emulator. */
 #include "standin_internal.h"
 
-#include "base/deadline.h"
-#include "base/device_trace.h"
 #include "base/order.h"
-#include "cpu/reduce/reduce.h"
-#include "cuda/kernels/tiling.h"
+#include "emulator/emulator.h"
 
-#include <sched.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum {
-    PIECE_BYTES = 64 << 10,
-    CHAIN_ELEMENTS = 1024, /* at once */
-    LOG_ENTRIES = 1024,
-    THREADS_OF_MULTIPROCESSOR = 1536
-};
-
-struct slot {
-    uint64_t iteration; /* written last */
-    struct cuda_header header;
-    int32_t place; /* of the source in its ring */
-    unsigned char pad[64 - 28];
-    unsigned char data[PIECE_BYTES];
-};
-
-/* What the region holds; its bytes are 0 at first. */
-struct exchange {
-    uint64_t sequence;         /* of the owner's last operation */
-    uint64_t iteration;        /* the owner's last */
-    uint64_t read[CUDA_RANKS]; /* the last iteration of the owner's that a peer has read */
-    unsigned char pad[128 - 80];
-    struct slot slots[2][CUDA_RANKS]; /* [iteration mod 2][source] */
-};
-
-static_assert(sizeof(struct exchange) <= CUDA_TILES_BYTES, "fits");
+enum { LOG_ENTRIES = 1024, THREADS_OF_MULTIPROCESSOR = 1024, SLOW_NS = 20000000 };
 
 static struct standin_launch launches[LOG_ENTRIES];
 static size_t launch_count, late_loads;
@@ -67,54 +34,17 @@ struct kernel {
 
 static struct library *libraries; /* under the lock */
 
-static const char *const kernel_names[] = {
-#define KERNEL_NAME(NAME, name, text) #name,
-    CUDA_KERNEL_MAP(KERNEL_NAME)
-#undef KERNEL_NAME
-};
-
-static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
-#define DTYPE_NAME(name, value, size, text) [value] = text,
-    TUTTI_DTYPE_MAP(DTYPE_NAME)
-#undef DTYPE_NAME
-};
-
-static const size_t dtype_sizes[TUTTI_DTYPE_COUNT] = {
-#define DTYPE_SIZE(name, value, size, text) [value] = size,
-    TUTTI_DTYPE_MAP(DTYPE_SIZE)
-#undef DTYPE_SIZE
-};
-
-/* Any name that the library could ask for. */
-static bool known_function(const char *name, struct function *function)
+/* The kernel's function in this library; NULL: there is no such kernel. */
+static const void *entry_of(const char *name)
 {
-    static const char *const suffixes[] = {
-        "",           "_sum_2",      "_sum_3",      "_sum_4",
-        "_sum_8",     "_sum_2_once", "_sum_3_once", "_sum_4_once",
-        "_sum_8_once"};
-    snprintf(function->name, sizeof function->name, "%s", name);
-    function->barrier = strcmp(name, "barrier") == 0;
-    function->symm = strcmp(name, "symm") == 0;
-    function->probe = strcmp(name, "probe") == 0;
-    function->stream_wait = strcmp(name, "stream_wait") == 0;
-    if (function->barrier || function->symm || function->probe || function->stream_wait)
-        return true;
-    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
-        function->dtype = (enum tutti_dtype)dtype;
-        if (strncmp(name, "two_shot_tiles_", 15) == 0 && strcmp(name + 15, dtype_names[dtype]) == 0)
-            return true;
-    }
-    for (size_t k = 0; k < sizeof kernel_names / sizeof *kernel_names; k++)
-        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
-            for (size_t s = 0; s < sizeof suffixes / sizeof *suffixes; s++) {
-                char full[STANDIN_NAME_BYTES];
-                snprintf(full, sizeof full, "%s_%s%s", kernel_names[k], dtype_names[dtype],
-                         suffixes[s]);
-                function->dtype = (enum tutti_dtype)dtype;
-                if (strcmp(full, name) == 0)
-                    return true;
-            }
-    return false;
+    Dl_info self;
+    if (strncmp(name, "cu", 2) == 0 || !dladdr((void *)(uintptr_t)entry_of, &self))
+        return NULL;
+    void *library = dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    const void *entry = library ? dlsym(library, name) : NULL;
+    if (library)
+        dlclose(library);
+    return entry;
 }
 
 static struct library *library_of(CUlibrary handle)
@@ -168,7 +98,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
 {
     CUresult result = standin_enter(__func__);
     struct device *device = standin_device_of(standin_context());
-    struct function known = {0};
+    const void *entry = entry_of(name);
     int major = 0;
     if (device)
         cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
@@ -179,7 +109,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
         result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS && !library->is_stub && device && major < 8)
         result = CUDA_ERROR_NO_BINARY_FOR_GPU;
-    if (result == CUDA_SUCCESS && !known_function(name, &known))
+    if (result == CUDA_SUCCESS && !entry)
         result = CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_SUCCESS) {
         struct kernel *found = library->kernels;
@@ -189,7 +119,12 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
             found = calloc(1, sizeof *found);
             if (!found)
                 abort();
-            found->known = known;
+            snprintf(found->known.name, sizeof found->known.name, "%s", name);
+            found->known.entry = entry;
+            found->known.symm = strcmp(name, "symm") == 0;
+            found->known.exchange = strcmp(name, "exchange") == 0;
+            found->known.probe = strcmp(name, "probe") == 0;
+            found->known.stream_wait = strcmp(name, "stream_wait") == 0;
             found->next = library->kernels;
             library->kernels = found;
         }
@@ -260,29 +195,6 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
     return result;
 }
 
-void standin_run_stream_wait(const struct cuda_stream_wait_launch *launch)
-{
-    const int64_t start = deadline_now();
-    struct cuda_calls seen = {.begun = 0};
-    int64_t seen_at = start;
-    while ((int32_t)(order_load_acquire_u32(launch->open) - launch->number) < 0) {
-        const struct cuda_calls calls = {order_load_relaxed_u32(&launch->calls->begun),
-                                         order_load_relaxed_u32(&launch->calls->ended)};
-        const int64_t now = deadline_now();
-        if (calls.begun == calls.ended || calls.begun != seen.begun || calls.ended != seen.ended) {
-            seen = calls;
-            seen_at = now;
-        }
-        if ((uint64_t)(now - start) >= launch->timeout_ns ||
-            (uint64_t)(now - seen_at) >= launch->call_limit_ns) {
-            order_store_release_u32(launch->wait_expired, launch->number);
-            break;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-    }
-    order_store_release_u32(launch->ended, launch->number);
-}
-
 /* ---- the log --------------------------------------------------------------------------------- */
 
 void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured)
@@ -335,375 +247,98 @@ size_t standin_late_loads(void)
     return count;
 }
 
-/* ---- waiting and failing --------------------------------------------------------------------- */
-
-struct run {
-    const struct cuda_launch *launch;
-    struct cuda_arena *own;
-    uint64_t sequence; /* 0 in a subset barrier, which has none */
-    bool chains;       /* as a ring has them, instead of the tree */
-};
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-/* The devices' clock is another one. */
-static uint64_t device_ns(int64_t ns)
-{
-    return (uint64_t)ns + UINT64_C(1700000000000000000);
-}
-
-/* Failed here: later launches return at once. */
-static void poison(struct run *run)
-{
-    order_store_release_u32(&run->launch->control->failed, 1);
-}
-
-/* Tells the host, once. */
-static void fail(struct run *run, enum tutti_status status, int peer,
-                 const struct cuda_header *seen)
-{
-    struct cuda_host *host = run->launch->host;
-    if (run->launch->control->claimed++ == 0) {
-        host->status = (int32_t)status;
-        host->peer = peer;
-        host->sequence = run->sequence;
-        host->signatures[0] = run->launch->signature;
-        host->parameters[0] = run->launch->parameter;
-        host->signatures[1] = seen ? seen->signature : 0;
-        host->parameters[1] = seen ? seen->parameter : 0;
-        order_store_release_u32(&host->failed, 1);
-    }
-    poison(run);
-}
-
-static struct device_trace *device_trace_of(const struct run *run)
-{
-    return (struct device_trace *)(void *)run->launch->host;
-}
-
-/* As the kernels do, of a wait that lasts. */
-static void tell_wait(const struct run *run, int peer, int64_t now)
-{
-    struct device_trace_wait *wait = &device_trace_of(run)->wait;
-    order_store_relaxed_u64(&wait->of, run->sequence << 8 | (uint64_t)peer);
-    order_store_relaxed_u64(&wait->looked_ns, device_ns(now));
-}
-
-/* Waits until the word is at least `value`. Returns false if it never was; that has been
- * reported. */
-static bool await(struct run *run, const uint64_t *word, uint64_t value, int peer)
-{
-    struct cuda_host *host = run->launch->host;
-    int64_t start = 0;
-    for (unsigned polls = 0; order_load_acquire_u64(word) < value; polls++) {
-        if (polls < 100)
-            continue;
-        if (order_load_acquire_u32(&run->launch->control->failed))
-            return false;
-        if (order_load_acquire_u32(&host->stop)) {
-            poison(run); /* the host knows why */
-            return false;
-        }
-        if (order_load_relaxed_u32(&host->gone) >> peer & 1) {
-            if (order_load_acquire_u64(word) >= value)
-                return true;
-            fail(run, TUTTI_ERR_PEER_DEAD, peer, NULL);
-            return false;
-        }
-        int64_t now = now_ns();
-        start = start ? start : now;
-        if (now - start > 1000000)
-            tell_wait(run, peer, now);
-        uint64_t limit = run->launch->timeout_ns ? run->launch->timeout_ns
-                                                 : order_load_relaxed_u64(&host->timeout_ns);
-        if (limit && (uint64_t)(now - start) > limit) {
-            fail(run, TUTTI_ERR_TIMEOUT, peer, NULL);
-            return false;
-        }
-        if (polls < 1000)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-    }
-    return true;
-}
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 static uint32_t still = (uint32_t)-1; /* the rank */
+static uint32_t orders;
 
 void standin_stand_still(int rank)
 {
     order_store_relaxed_u32(&still, (uint32_t)rank);
 }
 
-/* Returns true if this rank's kernel stood still and was told to end. */
-static bool stands_still(struct run *run)
+static void call_operation(const void *kernel, const void *launch)
 {
-    const struct cuda_launch *launch = run->launch;
-    if (order_load_relaxed_u32(&still) != (uint32_t)launch->rank)
-        return false;
-    while (!order_load_acquire_u32(&launch->host->stop))
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-    poison(run);
-    return true;
+    ((void (*)(struct cuda_launch))(uintptr_t)kernel)(*(const struct cuda_launch *)launch);
 }
 
-/* ---- operations ------------------------------------------------------------------------------ */
-
-static struct exchange *exchange_of(struct cuda_arena *arena)
+static void call_exchange(const void *kernel, const void *launch)
 {
-    return (struct exchange *)arena->tiles;
+    ((void (*)(struct cuda_exchange))(uintptr_t)kernel)(*(const struct cuda_exchange *)launch);
 }
 
-static struct cuda_header header_of(const struct run *run)
+static void call_symm(const void *kernel, const void *launch)
 {
-    return (struct cuda_header){run->launch->signature, run->launch->parameter,
-                                (uint32_t)run->sequence};
+    ((void (*)(struct cuda_symm_launch))(uintptr_t)kernel)(
+        *(const struct cuda_symm_launch *)launch);
 }
 
-/* Copies the piece into every peer's arena, once the peer has read the piece before the last. */
-static bool push(struct run *run, uint64_t iteration, const void *data, size_t bytes)
+static void call_stream_wait(const void *kernel, const void *launch)
 {
-    const struct cuda_launch *launch = run->launch;
-    for (int peer = 0; peer < launch->size; peer++) {
-        if (peer == launch->rank)
-            continue;
-        if (iteration > 2 && !await(run, &exchange_of(run->own)->read[peer], iteration - 2, peer))
-            return false;
-        struct slot *slot = &exchange_of(launch->arenas[peer])->slots[iteration % 2][launch->rank];
-        slot->header = header_of(run);
-        slot->place = launch->ring.place;
-        memcpy(slot->data, data, bytes);
-        order_store_release_u64(&slot->iteration, iteration);
-        if (stands_still(run))
-            return false;
-    }
-    return true;
+    ((void (*)(struct cuda_stream_wait_launch))(uintptr_t)kernel)(
+        *(const struct cuda_stream_wait_launch *)launch);
 }
 
-static bool collect(struct run *run, uint64_t iteration)
+/* The lines of rank a's probe for rank b get lost if TUTTI_STANDIN_LOST is "a b". */
+static void lose_probe(struct cuda_launch *launch)
 {
-    const struct cuda_launch *launch = run->launch;
-    for (int peer = 0; peer < launch->size; peer++) {
-        const struct slot *slot = &exchange_of(run->own)->slots[iteration % 2][peer];
-        if (peer == launch->rank)
-            continue;
-        if (!await(run, &slot->iteration, iteration, peer))
-            return false;
-        if (slot->header.signature != launch->signature ||
-            slot->header.parameter != launch->parameter ||
-            slot->header.sequence != (uint32_t)run->sequence) {
-            fail(run, TUTTI_ERR_MISMATCH, peer, &slot->header);
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Some of a rank's elements, from `first` on, of the piece that begins at `at`. */
-static const void *input_of(const struct run *run, const struct slot *slots, int rank, size_t at,
-                            size_t first, size_t size)
-{
-    return rank == run->launch->rank ? (const unsigned char *)run->launch->send + first * size
-                                     : slots[rank].data + (first - at) * size;
-}
-
-static void reduce_tree(const struct run *run, const struct slot *slots, reduce_fn *fn, size_t size,
-                        size_t at, size_t count)
-{
-    const struct cuda_launch *launch = run->launch;
-    const void *in[CUDA_RANKS];
-    for (int leaf = 0; leaf < launch->size; leaf++)
-        in[leaf] =
-            input_of(run, slots, launch->ranks[launch_leaf(leaf, launch->place)], at, at, size);
-    fn(&(struct reduce_call){
-        .out = (char *)launch->recv + at * size,
-        .in = in,
-        .n = launch->size,
-        .count = count,
-        .scalar = launch->scalar,
-        .divisor = launch->size,
-    });
-}
-
-/* Elements of one chunk: from the rank at its place in the ring on. */
-static void reduce_chunk(const struct run *run, const struct slot *slots, reduce_fn *fn,
-                         size_t size, size_t at, size_t first, size_t count, int place)
-{
-    const struct cuda_launch *launch = run->launch;
-    double partial[CHAIN_ELEMENTS];
-    int order[CUDA_RANKS];
-    for (int rank = 0; rank < launch->size; rank++)
-        order[rank == launch->rank ? launch->ring.place : slots[rank].place] = rank;
-    for (int k = 0; k < launch->size; k++) {
-        const void *input =
-            input_of(run, slots, order[(place + k) % launch->size], at, first, size);
-        const void *const in[] = {k ? partial : input, input};
-        const bool ends = k == launch->size - 1;
-        fn(&(struct reduce_call){
-            .out = ends ? (char *)launch->recv + first * size : (void *)partial,
-            .in = in,
-            .n = k ? 2 : 1,
-            .partials = k ? 1 : 0,
-            .out_partial = !ends,
-            .count = count,
-            .scalar = launch->scalar,
-            .divisor = launch->size,
-        });
-    }
-}
-
-static void reduce_chains(const struct run *run, const struct slot *slots, reduce_fn *fn,
-                          enum tutti_dtype dtype, size_t at, size_t count)
-{
-    const struct cuda_launch *launch = run->launch;
-    const size_t size = dtype_sizes[dtype];
-    const size_t chunk = tiling_ring_chunk(launch->count, (unsigned)launch->size, (unsigned)size);
-    for (size_t first = at, some; first < at + count; first += some) {
-        some = chunk - first % chunk;
-        some = some < CHAIN_ELEMENTS ? some : CHAIN_ELEMENTS;
-        some = some < at + count - first ? some : at + count - first;
-        reduce_chunk(run, slots, fn, size, at, first, some, (int)(first / chunk));
-    }
-}
-
-static void reduce(const struct run *run, uint64_t iteration, enum tutti_dtype dtype, size_t at,
-                   size_t count)
-{
-    const struct reduce_isa *isa = reduce_isa_named("baseline");
-    reduce_fn *fn = reduce_function(isa ? isa : reduce_isa_best(), dtype, run->launch->op);
-    const struct slot *slots = exchange_of(run->own)->slots[iteration % 2];
-    uint64_t environment = reduce_env_begin();
-    if (run->chains)
-        reduce_chains(run, slots, fn, dtype, at, count);
-    else
-        reduce_tree(run, slots, fn, dtype_sizes[dtype], at, count);
-    reduce_env_end(environment);
-}
-
-/* One operation of all ranks; without elements it is a barrier. */
-static bool run_all(struct run *run, enum tutti_dtype dtype, size_t count)
-{
-    const struct cuda_launch *launch = run->launch;
-    struct exchange *own = exchange_of(run->own);
-    size_t size = dtype_sizes[dtype], most = PIECE_BYTES / size, at = 0;
-    do {
-        size_t piece = count - at < most ? count - at : most;
-        uint64_t iteration = ++own->iteration;
-        const void *data = piece ? (const char *)launch->send + at * size : "";
-        if (!push(run, iteration, data, piece * size) || !collect(run, iteration))
-            return false;
-        if (piece)
-            reduce(run, iteration, dtype, at, piece);
-        for (int peer = 0; peer < launch->size; peer++)
-            if (peer != launch->rank)
-                order_store_release_u64(&exchange_of(launch->arenas[peer])->read[launch->rank],
-                                        iteration);
-        at += piece;
-    } while (at < count);
-    return true;
-}
-
-/* In the recorder, word by word, since somebody may be reading. */
-static void mark(const struct run *run)
-{
-    const struct cuda_header what = header_of(run);
-    uint64_t *to =
-        (uint64_t *)(void *)&device_trace_of(run)->marks[run->sequence % DEVICE_TRACE_MARKS];
-    uint64_t words[4] = {[2] = device_ns(now_ns()), [3] = run->sequence};
-    memcpy(words, &what, sizeof what);
-    for (int i = 0; i < 4; i++)
-        order_store_relaxed_u64(to + i, words[i]);
-}
-
-/* As the kernels do, for whoever looks. */
-static void announce(struct run *run)
-{
-    const struct cuda_launch *launch = run->launch;
-    for (int peer = 0; peer < launch->size; peer++)
-        if (peer != launch->rank)
-            launch->arenas[peer]->headers[run->sequence % 2][launch->rank] = header_of(run);
-}
-
-static void begin(struct run *run)
-{
-    run->sequence = ++exchange_of(run->own)->sequence;
-    run->launch->control->rows[0].sequence = run->sequence;
-    announce(run);
-    if (run->launch->marked)
-        mark(run);
-}
-
-static void run_subset(struct run *run)
-{
-    const struct cuda_launch *launch = run->launch;
-    for (int peer = 0; peer < launch->size; peer++) {
-        if (peer == launch->rank || !(launch->subset >> peer & 1))
-            continue;
-        uint64_t count = ++run->launch->control->meetings[peer];
-        struct cuda_meeting *theirs = &launch->arenas[peer]->meetings[launch->rank][count % 2];
-        theirs->subset = launch->subset;
-        order_store_release_u64(&theirs->count, count);
-    }
-    for (int peer = 0; peer < launch->size; peer++) {
-        if (peer == launch->rank || !(launch->subset >> peer & 1))
-            continue;
-        uint64_t count = run->launch->control->meetings[peer];
-        const struct cuda_meeting *meeting = &run->own->meetings[peer][count % 2];
-        if (!await(run, &meeting->count, count, peer))
-            return;
-        if (meeting->subset != launch->subset) {
-            fail(run, TUTTI_ERR_MISMATCH, peer,
-                 &(struct cuda_header){launch->signature, (uint32_t)meeting->subset, 0});
-            return;
-        }
-    }
-}
-
-/* Sends a pattern to every peer and waits for theirs. Patterns from rank a to rank b are lost if
- * TUTTI_STANDIN_LOST is "a b". */
-static void run_probe(struct run *run)
-{
-    const struct cuda_launch *launch = run->launch;
+    static struct cuda_arena nowhere;
     const char *lost = getenv("TUTTI_STANDIN_LOST");
-    int from = -1, to = -1;
-    if (lost && launch->control == &run->own->control)
-        sscanf(lost, "%d %d", &from, &to);
-    for (int peer = 0; peer < launch->size; peer++)
-        if (peer != launch->rank && !(launch->rank == from && peer == to))
-            order_store_release_u64((uint64_t *)launch->arenas[peer]->flagged + launch->rank, 1);
-    for (int peer = 0; peer < launch->size; peer++)
-        if (peer != launch->rank && !await(run, (uint64_t *)run->own->flagged + peer, 1, peer))
-            return;
+    int from, to;
+    if (lost && launch->control == &launch->own->control &&
+        sscanf(lost, "%d %d", &from, &to) == 2 && launch->rank == from)
+        launch->arenas[to] = &nowhere;
 }
 
-void standin_run(const struct function *function, const struct cuda_launch *launch)
+/* An operation of a communicator. */
+static void run_operation(const struct work *work, struct emulated_launch *run)
 {
-    struct run run = {.launch = launch,
-                      .own = launch->arenas[launch->rank],
-                      .chains = strncmp(function->name, "ring_", 5) == 0};
-    if (order_load_acquire_u32(&launch->control->failed))
-        return;
-    if (launch->subset) {
-        run_subset(&run);
-        return;
+    struct cuda_exchange exchange = {.most = 0};
+    struct cuda_launch launch = work->launch;
+    const int last = launch.size - 1;
+    if (work->function->slow)
+        nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
+    if (work->function->probe)
+        lose_probe(&launch);
+    for (int r = 0; r < launch.size && launch.control == &launch.own->control; r++)
+        run->ones[r] = launch.arenas[r]->one_shot[0];
+    run->ones_bytes = sizeof(struct cuda_arena) - offsetof(struct cuda_arena, one_shot);
+    if (order_load_relaxed_u32(&still) == (uint32_t)launch.rank) {
+        run->only = (const unsigned char *)launch.arenas[launch.rank ? 0 : last];
+        run->only_bytes = CUDA_HOST_ARENA_BYTES;
+        run->stop = &launch.host->stop;
     }
-    if (function->probe) {
-        run_probe(&run);
-        order_store_relaxed_u64(&device_trace_of(&run)->wait.looked_ns, device_ns(now_ns()));
-        return;
+    run->call = call_operation;
+    run->argument = &launch;
+    if (work->function->exchange) {
+        exchange = work->exchange;
+        run->call = call_exchange;
+        run->argument = &exchange;
     }
-    begin(&run);
-    if (function->slow)
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    if (function->barrier)
-        run_all(&run, TUTTI_UINT8, 0);
-    else
-        run_all(&run, function->dtype, launch->count);
-    if (function->wrong && launch->count && launch->rank == launch->size - 1)
-        *(unsigned char *)launch->recv ^= 1;
+    if (!emulator_run(run)) {
+        order_store_release_u32(&launch.control->failed, 1);
+        for (int i = 0; i < CUDA_BLOCKS; i++)
+            order_store_relaxed_u64(&launch.control->rows[i].failed, 1);
+    }
+    if (work->function->wrong && launch.count && launch.rank == last)
+        *(unsigned char *)launch.recv ^= 1;
+}
+
+void standin_run(const struct work *work)
+{
+    struct emulated_launch launch = {.kernel = work->function->entry,
+                                     .grid = work->grid,
+                                     .block = work->block,
+                                     .order = order_fetch_add_relaxed_u32(&orders, 0x9e3779b9)};
+    if (work->function->symm) {
+        launch.call = call_symm;
+        launch.argument = &work->symm;
+        emulator_run(&launch);
+    } else if (work->function->stream_wait) {
+        launch.call = call_stream_wait;
+        launch.argument = &work->stream_wait;
+        emulator_run(&launch);
+    } else {
+        run_operation(work, &launch);
+    }
 }

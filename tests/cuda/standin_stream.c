@@ -93,12 +93,8 @@ static void do_work(struct device *device, const struct work *work)
         break;
     }
     pthread_mutex_unlock(&standin_lock);
-    if (work->kind == WORK_KERNEL && work->function->symm)
-        standin_run_symm(&work->symm);
-    else if (work->kind == WORK_KERNEL && work->function->stream_wait)
-        standin_run_stream_wait(&work->stream_wait);
-    else if (work->kind == WORK_KERNEL)
-        standin_run(work->function, &work->launch);
+    if (work->kind == WORK_KERNEL)
+        standin_run(work);
     else if (work->kind == WORK_COPY && work->bytes == sizeof(uint64_t))
         copy_word(work->to, work->from);
     else if (work->kind == WORK_COPY)
@@ -383,20 +379,26 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 }
 
 /* Rows without gaps, the only kind that the library copies. */
+/* Each row is a copy of its own. */
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     CUresult result = standin_enter(__func__);
-    struct work work = {.kind = WORK_COPY,
-                        .to = (void *)(uintptr_t)copy->dstDevice,
-                        .from = (const void *)(uintptr_t)copy->srcDevice,
-                        .bytes = copy->WidthInBytes * copy->Height};
     if (result == CUDA_SUCCESS &&
         (copy->srcMemoryType != CU_MEMORYTYPE_UNIFIED ||
          copy->dstMemoryType != CU_MEMORYTYPE_UNIFIED || copy->srcXInBytes || copy->srcY ||
-         copy->dstXInBytes || copy->dstY || copy->srcPitch != copy->WidthInBytes ||
-         copy->dstPitch != copy->WidthInBytes))
+         copy->dstXInBytes || copy->dstY || copy->srcPitch < copy->WidthInBytes ||
+         copy->dstPitch < copy->WidthInBytes || copy->srcPitch > INT32_MAX ||
+         copy->dstPitch > INT32_MAX))
         result = CUDA_ERROR_INVALID_VALUE;
-    return result == CUDA_SUCCESS ? submit(stream, &work) : result;
+    for (size_t row = 0; row < copy->Height && result == CUDA_SUCCESS; row++) {
+        struct work work = {.kind = WORK_COPY,
+                            .to = (void *)(uintptr_t)(copy->dstDevice + row * copy->dstPitch),
+                            .from =
+                                (const void *)(uintptr_t)(copy->srcDevice + row * copy->srcPitch),
+                            .bytes = copy->WidthInBytes};
+        result = submit(stream, &work);
+    }
+    return result;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
@@ -461,11 +463,16 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         result = CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
         return result;
-    struct work work = {.kind = WORK_KERNEL, .function = (const struct function *)function};
+    struct work work = {.kind = WORK_KERNEL,
+                        .function = (const struct function *)function,
+                        .grid = config->gridDimX,
+                        .block = config->blockDimX};
     if (work.function->symm)
         work.symm = *(const struct cuda_symm_launch *)parameters[0];
     else if (work.function->stream_wait)
         work.stream_wait = *(const struct cuda_stream_wait_launch *)parameters[0];
+    else if (work.function->exchange)
+        work.exchange = *(const struct cuda_exchange *)parameters[0];
     else
         work.launch = *(const struct cuda_launch *)parameters[0];
     pthread_mutex_lock(&standin_lock);

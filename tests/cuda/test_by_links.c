@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Where links do not join all devices: which kernel is chosen, what may be forced and what is
- * refused with the reason, and what the launch says of the rank's place in the mesh or the ring.
+ * refused with the reason, and what the launch says of the rank's role in the mesh or the ring.
  */
 #include "device.h"
+#include "forced.h"
 
 #include "comm/comm.h"
-#include "cuda/runtime/table.h"
+#include "cuda/tuning/table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -57,18 +58,18 @@ static struct standin_launch last_launch(void)
     return launch;
 }
 
-static enum tutti_status reduce(tutti_comm_t *comm, int32_t *data, size_t count,
-                                enum tutti_algo algo)
+static enum tutti_status reduce(tutti_comm_t *comm, int32_t *data, size_t count, int forced)
 {
-    struct tutti_call_options options = {.struct_size = sizeof options, .algo = algo};
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .algo = forced_algo(comm, forced)};
     enum tutti_status status = tutti_all_reduce_with(data, data, count, TUTTI_INT32, TUTTI_SUM,
                                                      comm, TUTTI_STREAM_LEGACY, &options);
     return cuCtxSynchronize() == CUDA_SUCCESS ? status : TUTTI_ERR_CUDA;
 }
 
 /* Runs, by that kernel, within its geometry; or is refused with the reason. */
-static int force(struct ranks *ranks, int rank, tutti_comm_t *comm, int32_t *data,
-                 enum tutti_algo algo, bool may)
+static int force(struct ranks *ranks, int rank, tutti_comm_t *comm, int32_t *data, int algo,
+                 bool may)
 {
     const bool mesh = algo == TUTTI_ALGO_HYBRID_CUBE_MESH;
     for (int i = 0; i < COUNT; i++)
@@ -76,8 +77,9 @@ static int force(struct ranks *ranks, int rank, tutti_comm_t *comm, int32_t *dat
     enum tutti_status status = reduce(comm, data, COUNT, algo);
     RANKS_CHECK(status == (may ? TUTTI_OK : TUTTI_ERR_INVALID));
     if (!may) {
-        RANKS_CHECK(strstr(tutti_last_error(), tutti_algo_name(algo)) &&
-                    strstr(tutti_last_error(), "it needs"));
+        RANKS_CHECK(
+            strstr(tutti_last_error(), algo < FORCED_KERNEL ? forced_name(algo) : "_shot") &&
+            strstr(tutti_last_error(), "it needs"));
         return 0;
     }
     for (int i = 0; i < COUNT; i++)
@@ -92,10 +94,15 @@ static int force(struct ranks *ranks, int rank, tutti_comm_t *comm, int32_t *dat
 }
 
 /* Quads and partners are linked and agree on who has which quarter; places follow each other. */
-static int places_check(struct ranks *ranks, int rank, const tutti_comm_t *comm,
+static int places_check(struct ranks *ranks, int rank, tutti_comm_t *comm, int32_t *data,
                         const struct scenario *scenario)
 {
+    if (scenario->mesh)
+        RANKS_CHECK(reduce(comm, data, COUNT, TUTTI_ALGO_HYBRID_CUBE_MESH) == TUTTI_OK);
     const struct cuda_launch launch = last_launch().parameters;
+    if (scenario->ring)
+        RANKS_CHECK(reduce(comm, data, COUNT, TUTTI_ALGO_RING) == TUTTI_OK);
+    const struct cuda_ring ring = last_launch().parameters.ring;
     struct word *words = (struct word *)(void *)ranks->shared, *own = &words[rank];
     const struct rank_set linked = comm->topology.linked[rank];
     for (int p = 0; p < 4 && p < ranks->size; p++) {
@@ -103,9 +110,9 @@ static int places_check(struct ranks *ranks, int rank, const tutti_comm_t *comm,
         own->ranks[p] = launch.ranks[p];
     }
     own->mesh[4] = launch.mesh.partner;
-    own->ring[0] = launch.ring.place;
-    own->ring[1] = launch.ring.before;
-    own->ring[2] = launch.ring.after;
+    own->ring[0] = ring.position;
+    own->ring[1] = ring.before;
+    own->ring[2] = ring.after;
     ranks_raise(ranks, 1);
     RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
     for (int p = 0; p < 4 && scenario->mesh; p++) {
@@ -141,11 +148,12 @@ static int chosen_check(struct ranks *ranks, int rank, tutti_comm_t *comm, int32
         if (scenario->chosen)
             RANKS_CHECK(algo == scenario->chosen);
         else
-            RANKS_CHECK(algo >= TUTTI_ALGO_ONE_SHOT_LL && algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED);
+            RANKS_CHECK(algo == TUTTI_ALGO_ONE_SHOT || algo == TUTTI_ALGO_TWO_SHOT);
     }
     RANKS_CHECK(reduce(comm, data, 100, TUTTI_ALGO_NONE) == TUTTI_OK);
     tutti_comm_describe(comm, text, sizeof text);
-    snprintf(plan, sizeof plan, "plan: %s up to any size", tutti_algo_name(scenario->chosen));
+    snprintf(plan, sizeof plan, "plan: %s up to any size",
+             scenario->chosen == TUTTI_ALGO_RING ? "ring" : "mesh");
     RANKS_CHECK((strstr(text, plan) != NULL) == (scenario->chosen != TUTTI_ALGO_NONE));
     RANKS_CHECK((strstr(text, "plan: one_shot_ll") != NULL) == scenario->all);
     return 0;
@@ -184,14 +192,13 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         failed = force(ranks, rank, comm, data, TUTTI_ALGO_HYBRID_CUBE_MESH, scenario->mesh);
     if (!failed)
         failed = force(ranks, rank, comm, data, TUTTI_ALGO_RING, scenario->ring);
-    for (int algo = TUTTI_ALGO_ONE_SHOT_LL; algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED && !failed;
-         algo++)
-        if (!scenario->all || algo == TUTTI_ALGO_TWO_SHOT_PIPELINED)
-            failed = force(ranks, rank, comm, data, (enum tutti_algo)algo, scenario->all);
+    for (int algo = FORCED(ONE_SHOT_LL); algo <= FORCED(TWO_SHOT_PIPELINED) && !failed; algo++)
+        if (!scenario->all || algo == FORCED(TWO_SHOT_PIPELINED))
+            failed = force(ranks, rank, comm, data, algo, scenario->all);
     if (!failed)
         failed = force(ranks, rank, comm, data, TUTTI_ALGO_TWO_SHOT, scenario->all);
     if (!failed)
-        failed = places_check(ranks, rank, comm, scenario);
+        failed = places_check(ranks, rank, comm, data, scenario);
     tutti_comm_destroy(comm);
     if (!failed && scenario->chosen)
         failed = strict_check(ranks, rank, store, scenario, data);

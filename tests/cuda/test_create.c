@@ -52,8 +52,7 @@ static int refuse(const struct refusal *refusal)
 static const struct refusal rows[] = {
     {NULL, NULL, {0}, 2, true, TUTTI_ERR_TIMEOUT, "", "", true}, /* nothing to refuse */
     {"TUTTI_DISABLE", "1", {0}, 2, true, TUTTI_ERR_DECLINED, "TUTTI_DISABLE", "", false},
-    {NULL, NULL, {0}, 1, true, TUTTI_ERR_DECLINED, "world size 1", "2 to 8", false},
-    {NULL, NULL, {0}, 9, true, TUTTI_ERR_DECLINED, "world size 9", "2 to 8", false},
+    {NULL, NULL, {0}, 9, true, TUTTI_ERR_DECLINED, "world size 9", "1 to 8", false},
     {NULL,
      NULL,
      {0},
@@ -269,7 +268,7 @@ static int share_forced(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_DECLINED);
     unsetenv("TUTTI_ALGO");
     for (int algo = TUTTI_ALGO_ONE_SHOT; algo < TUTTI_ALGO_HOST_STAGED; algo++) {
-        if (algo == TUTTI_ALGO_HYBRID_CUBE_MESH) /* of 8 ranks */
+        if (algo > TUTTI_ALGO_TWO_SHOT && algo != TUTTI_ALGO_RING) /* of 8 ranks, or none */
             continue;
         options.algo = (enum tutti_algo)algo;
         RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_DECLINED);

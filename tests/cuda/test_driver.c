@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* libcuda is opened if there is a usable one; otherwise the error says what is missing. */
-#include "cuda/runtime/calls.h"
+#include "cuda/driver/wrappers.h"
 
 #include "standin.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Every kernel is in the library for every architecture, with PTX of the last one for those to
  * come, and all of them take 20 MB at most. */
-#include "cuda/kernels/launch.h"
+#include "cuda/kernels/rows.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,20 +14,6 @@
 
 static const uint32_t archs[] = {ARCHS};
 enum { ARCH_COUNT = sizeof archs / sizeof *archs };
-
-#define DECLARE(NAME, name, text) extern const unsigned char cuda_fatbin_##name[];
-CUDA_KERNEL_MAP(DECLARE)
-DECLARE(, barrier, )
-DECLARE(, symm, )
-DECLARE(, stream_wait, )
-
-static const unsigned char *const fatbins[] = {
-#define ROW(NAME, name, text) cuda_fatbin_##name,
-    CUDA_KERNEL_MAP(ROW) cuda_fatbin_barrier,
-    cuda_fatbin_symm,
-    cuda_fatbin_stream_wait,
-};
-enum { FATBINS = sizeof fatbins / sizeof *fatbins };
 
 /* As nvcc writes it, and as far as it is looked at here. */
 struct container {
@@ -63,10 +49,11 @@ static int is_known(uint32_t arch)
 static void each_has_every_architecture(void **state)
 {
     (void)state;
-    for (int f = 0; f < FATBINS; f++) {
-        struct container container = container_of(fatbins[f]);
+    for (int f = 0; f < CUDA_KERNELS; f++) {
+        struct container container = container_of(cuda_kernel_rows[f].fatbin);
         assert_int_equal(container.magic, 0xba55ed50);
-        const unsigned char *at = fatbins[f] + container.header_bytes, *end = at + container.bytes;
+        const unsigned char *at = cuda_kernel_rows[f].fatbin + container.header_bytes,
+                            *end = at + container.bytes;
         unsigned code = 0, ptx = 0;
         while (at < end) {
             struct entry entry;
@@ -90,14 +77,15 @@ static void all_are_within_20_megabytes(void **state)
 {
     (void)state;
     uint64_t bytes = 0;
-    for (int f = 0; f < FATBINS; f++)
-        bytes += container_of(fatbins[f]).header_bytes + container_of(fatbins[f]).bytes;
+    for (int f = 0; f < CUDA_KERNELS; f++)
+        bytes += container_of(cuda_kernel_rows[f].fatbin).header_bytes +
+                 container_of(cuda_kernel_rows[f].fatbin).bytes;
     assert_in_range(bytes, 1000, 20000000);
 }
 
 int main(void)
 {
-    if (container_of(fatbins[0]).bytes == 0) {
+    if (container_of(cuda_kernel_rows[0].fatbin).bytes == 0) {
         puts("this library was built without CUDA kernels: it has stubs in their place");
         return 77;
     }

@@ -6,9 +6,10 @@
  * change nothing. Arguments: processes or threads.
  */
 #include "device.h"
+#include "forced.h"
 
 #include "base/deadline.h"
-#include "cuda/runtime/table.h"
+#include "cuda/tuning/table.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -352,7 +353,7 @@ static int differs(struct ranks *ranks, int rank, tutti_store_t *store)
     failed = suffer(&self, TUTTI_ERR_MISMATCH, -1);
     RANKS_CHECK(failed || tutti_comm_status(self.comm, &fault) == TUTTI_ERR_MISMATCH);
     RANKS_CHECK(failed || (fault.expected.count + fault.seen.count == 21 &&
-                           fault.expected.algo == TUTTI_ALGO_ONE_SHOT_LL &&
+                           fault.expected.algo == TUTTI_ALGO_ONE_SHOT &&
                            fault.expected.dtype == TUTTI_FLOAT32 && fault.sequence == 4));
     if (!failed && rank != self.victim)
         failed = survive(&self);
@@ -410,13 +411,13 @@ static int refuses(struct ranks *ranks, int rank, tutti_store_t *store)
     char ours[32], theirs[32];
     void *pinned = NULL, *foreign;
     enum tutti_algo algo;
-    int failed = open_rank(&self, ranks, rank, store);
-    if (failed)
-        return failed;
+    const char *reason;
+    if (open_rank(&self, ranks, rank, store))
+        return 1;
     int elsewhere = (rank + 1) % ranks->size;
     CUcontext context;
-    RANKS_CHECK(cuDevicePrimaryCtxRetain(&context, elsewhere) == CUDA_SUCCESS);
-    RANKS_CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    RANKS_CHECK(cuDevicePrimaryCtxRetain(&context, elsewhere) == CUDA_SUCCESS &&
+                cuCtxSetCurrent(context) == CUDA_SUCCESS);
     foreign = device_alloc(256);
     RANKS_CHECK(device_enter(rank));
     RANKS_CHECK(cuMemHostAlloc(&pinned, 256, 0) == CUDA_SUCCESS);
@@ -433,31 +434,33 @@ static int refuses(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(refused(&self, NULL, self.data, 64, "send", "NULL"));
         RANKS_CHECK(refused(&self, (char *)self.data + 1, self.data, 4, "aligned", "float32"));
     }
-    size_t most = cuda_kernel_capacity(CUDA_ONE_SHOT_LL, ranks->size) / sizeof *self.data;
-    options.algo = TUTTI_ALGO_ONE_SHOT_LL;
+    size_t most =
+        cuda_kernel_capacity(&cuda_kernel_rows[CUDA_ONE_SHOT_LL], ranks->size) / sizeof *self.data;
+    options.algo = forced_algo(self.comm, FORCED(ONE_SHOT_LL));
     RANKS_CHECK(most < COUNT);
     RANKS_CHECK(tutti_all_reduce_with(self.data, self.data, most + 1, TUTTI_FLOAT32, TUTTI_SUM,
                                       self.comm, device_stream(self.stream),
                                       &options) == TUTTI_ERR_INVALID);
-    RANKS_CHECK(strstr(tutti_last_error(), "(one_shot_ll) does not serve"));
-    options.algo = TUTTI_ALGO_TWO_SHOT_LINES;
+    RANKS_CHECK(strstr(tutti_last_error(), "(one_shot) by kernel one_shot_ll does not serve"));
+    options.algo = forced_algo(self.comm, FORCED(TWO_SHOT_LINES));
     RANKS_CHECK(tutti_all_reduce_with(self.data, self.data, 16, TUTTI_INT32, TUTTI_SUM, self.comm,
                                       device_stream(self.stream), &options) == TUTTI_ERR_INVALID);
     RANKS_CHECK(strstr(tutti_last_error(), "int32") && strstr(tutti_last_error(), "one_shot_ll"));
     options.algo = TUTTI_ALGO_HYBRID_CUBE_MESH;
     RANKS_CHECK(tutti_comm_algorithm(self.comm, 16, TUTTI_INT32, TUTTI_SUM, &options, &algo,
                                      NULL) == TUTTI_ERR_INVALID);
-    for (int asked = TUTTI_ALGO_ONE_SHOT_LL; asked <= TUTTI_ALGO_TWO_SHOT_PIPELINED; asked++) {
-        options.algo = (enum tutti_algo)asked;
+    for (int k = 0; k < FORCED_TUNED; k++) {
+        options.algo = forced_algo(self.comm, FORCED_KERNEL + k);
         RANKS_CHECK(tutti_comm_algorithm(self.comm, 16, TUTTI_FLOAT32, TUTTI_SUM, &options, &algo,
-                                         NULL) == TUTTI_OK &&
-                    (int)algo == asked);
+                                         &reason) == TUTTI_OK &&
+                    algo == options.algo && strstr(reason, cuda_kernel_rows[k].name) &&
+                    strstr(reason, "forced by the call"));
         RANKS_CHECK(tutti_all_reduce_with(self.data, self.data, 16, TUTTI_FLOAT32, TUTTI_SUM,
                                           self.comm, device_stream(self.stream),
                                           &options) == TUTTI_OK);
     }
-    RANKS_CHECK(cuStreamSynchronize(self.stream) == CUDA_SUCCESS);
-    RANKS_CHECK(tutti_comm_status(self.comm, NULL) == TUTTI_OK);
+    RANKS_CHECK(cuStreamSynchronize(self.stream) == CUDA_SUCCESS &&
+                tutti_comm_status(self.comm, NULL) == TUTTI_OK);
     cuMemFreeHost(pinned);
     device_free(foreign);
     close_rank(&self);

@@ -4,8 +4,7 @@
  * argument `names`: the files that scripts/fatbin wrote have a kernel of each name that the library
  * looks up.
  */
-#include "cuda/runtime/kernels.h"
-#include "cuda/runtime/table.h"
+#include "cuda/driver/kernels.h"
 
 #include "standin.h"
 
@@ -36,11 +35,6 @@ static int open_driver(void **state)
            cuCtxSetCurrent(context);
 }
 
-static bool is_float(int dtype)
-{
-    return dtype <= TUTTI_FLOAT8_E5M2;
-}
-
 static bool has_sums(int dtype)
 {
     return dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 || dtype == TUTTI_BFLOAT16;
@@ -52,20 +46,33 @@ static void check_those_of(int size)
     uint64_t count = 2;
     standin_forget();
     assert_int_equal(cuda_kernels_load(driver, size, false, &kernels), TUTTI_OK);
-    for (int kernel = 0; kernel < CUDA_KERNELS; kernel++) {
+    for (int kernel = CUDA_COPY_LL; kernel < CUDA_REDUCE_LL; kernel++) {
+        const bool there = kernel != CUDA_COPY_RELAYED || size > 2;
+        assert_true((kernels.functions[kernel][0][CUDA_ANY] != NULL) == there);
+        count += there;
+        assert_null(kernels.functions[kernel][1][CUDA_ANY]); /* one function serves every dtype */
+    }
+    assert_non_null(kernels.functions[CUDA_EXCHANGE][0][CUDA_ANY]);
+    count++;
+    for (int kernel = 0; kernel < CUDA_EXCHANGE; kernel++) {
         bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
+        bool blocks = kernel >= CUDA_REDUCE_LL;
+        if ((kernel >= CUDA_COPY_LL && !blocks) || (kernel == CUDA_REDUCE_RELAYED && size == 2))
+            continue;
         for (int dtype = 0; dtype < DTYPE_REALS; dtype++) {
-            CUfunction *row = kernels.all_reduce[kernel][dtype];
-            bool there = is_float(dtype) || !lines;
+            CUfunction *row = kernels.functions[kernel][dtype];
+            bool there = dtype_is_float((enum tutti_dtype)dtype) || !lines;
             assert_true((row[CUDA_ANY] != NULL) == there);
-            bool sums = (size <= 4 || size == 8) && has_sums(dtype) && kernel < CUDA_TABLE_KERNELS;
-            bool once = sums && kernel != CUDA_TWO_SHOT_PIPELINED;
+            bool sums =
+                (size <= 4 || size == 8) && has_sums(dtype) && (kernel < CUDA_MESH || blocks);
+            bool once = sums && kernel != CUDA_TWO_SHOT_PIPELINED && !blocks;
             assert_true((row[CUDA_SUM] != NULL) == sums);
             assert_true((row[CUDA_SUM_ONCE] != NULL) == once);
             count += there + sums + once;
         }
     }
-    assert_non_null(kernels.barrier);
+    assert_non_null(kernels.functions[CUDA_BARRIER][0][CUDA_ANY]);
+    assert_null(kernels.functions[CUDA_SYMM][0][CUDA_ANY]);
     /* Nothing is left for a launch to load. */
     assert_int_equal(standin_calls("cuKernelGetFunction"), count);
     assert_int_equal(standin_calls("cuFuncLoad"), count);
@@ -103,12 +110,6 @@ static bool has_kernel(const char *file, const char *name)
     return found;
 }
 
-static const char *const files[] = {
-#define FILE_ROW(NAME, name, text) #name,
-    CUDA_KERNEL_MAP(FILE_ROW)
-#undef FILE_ROW
-};
-
 static void check_the_fatbins(int size)
 {
     struct cuda_kernels kernels;
@@ -116,11 +117,11 @@ static void check_the_fatbins(int size)
     for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
         for (int dtype = 0; dtype < DTYPE_REALS; dtype++)
             for (int form = 0; form < CUDA_FORMS; form++) {
-                CUfunction function = kernels.all_reduce[kernel][dtype][form];
-                if (function && !has_kernel(files[kernel], standin_function_name(function)))
-                    fail_msg("%s.cu has no %s", files[kernel], standin_function_name(function));
+                const char *file = cuda_kernel_rows[kernel].name;
+                CUfunction function = kernels.functions[kernel][dtype][form];
+                if (function && !has_kernel(file, standin_function_name(function)))
+                    fail_msg("%s.cu has no %s", file, standin_function_name(function));
             }
-    assert_true(has_kernel("barrier", standin_function_name(kernels.barrier)));
 }
 
 static void the_fatbins_have_what_is_looked_up(void **state)
@@ -135,13 +136,13 @@ static void those_alone_have_their_own(void **state)
     (void)state;
     CUfunction symm, stream_wait, again;
     standin_forget();
-    assert_int_equal(cuda_kernel_load_symm(driver, &symm), TUTTI_OK);
+    assert_int_equal(cuda_kernel_load(driver, CUDA_SYMM, &symm), TUTTI_OK);
     assert_true(has_kernel("symm", standin_function_name(symm)));
     assert_int_equal(standin_calls("cuLibraryLoadData"), 1);
     assert_int_equal(standin_calls("cuFuncLoad"), 1);
-    assert_int_equal(cuda_kernel_load_stream_wait(driver, &stream_wait), TUTTI_OK);
+    assert_int_equal(cuda_kernel_load(driver, CUDA_STREAM_WAIT, &stream_wait), TUTTI_OK);
     assert_true(has_kernel("stream_wait", standin_function_name(stream_wait)));
-    assert_int_equal(cuda_kernel_load_stream_wait(driver, &again), TUTTI_OK);
+    assert_int_equal(cuda_kernel_load(driver, CUDA_STREAM_WAIT, &again), TUTTI_OK);
     assert_ptr_equal(again, stream_wait);
     assert_int_equal(standin_calls("cuLibraryLoadData"), 2);
 }
@@ -153,7 +154,7 @@ static enum tutti_status load_failing(const char *call, int at, CUresult error)
     standin_fail(call, at, error);
     enum tutti_status status = cuda_kernels_load(driver, 4, false, &kernels);
     standin_fail(NULL, 0, CUDA_SUCCESS);
-    assert_null(kernels.barrier);
+    assert_null(kernels.functions[CUDA_BARRIER][0][CUDA_ANY]);
     return status;
 }
 
@@ -210,7 +211,8 @@ static void nothing_is_loaded_again(void **state)
     check(cuDevicePrimaryCtxRetain(&context, 2));
     check(cuCtxPushCurrent_v2(context));
     assert_int_equal(cuda_kernels_load(driver, 4, false, &second), TUTTI_OK);
-    assert_ptr_not_equal(first.barrier, second.barrier);
+    assert_ptr_not_equal(first.functions[CUDA_BARRIER][0][CUDA_ANY],
+                         second.functions[CUDA_BARRIER][0][CUDA_ANY]);
     assert_int_equal(standin_calls("cuLibraryLoadData"), 0);
     check(cuCtxPopCurrent_v2(&context));
     check(cuDevicePrimaryCtxRelease_v2(2));

@@ -4,9 +4,10 @@
  * call costs in calls of the driver; strict mode; a child of fork(), and a program that exits.
  */
 #include "device.h"
+#include "forced.h"
 
 #include "base/signature.h"
-#include "cuda/runtime/table.h"
+#include "cuda/tuning/table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,10 +24,10 @@ static struct standin_launch last_launch(void)
 }
 
 static enum tutti_status reduce(tutti_comm_t *comm, void *data, size_t bytes, int64_t timeout_ms,
-                                enum tutti_algo algo)
+                                int forced)
 {
     struct tutti_call_options options = {
-        .struct_size = sizeof options, .timeout_ms = timeout_ms, .algo = algo};
+        .struct_size = sizeof options, .timeout_ms = timeout_ms, .algo = forced_algo(comm, forced)};
     enum tutti_status status = tutti_all_reduce_with(
         data, data, bytes / 2, TUTTI_BFLOAT16, TUTTI_SUM, comm, TUTTI_STREAM_LEGACY, &options);
     return cuCtxSynchronize() == CUDA_SUCCESS ? status : TUTTI_ERR_CUDA;
@@ -54,7 +55,7 @@ static int parameters(struct ranks *ranks, int rank, tutti_store_t *store)
                 launch.parameters.size == ranks->size && launch.parameters.op == OP_SUM);
     RANKS_CHECK(launch.parameters.signature == signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE,
                                                               TUTTI_BFLOAT16, OP_SUM,
-                                                              TUTTI_ALGO_ONE_SHOT_LL, 512));
+                                                              TUTTI_ALGO_ONE_SHOT, 512));
     /* Deadlines are in the page, but for those of the call. */
     RANKS_CHECK(launch.parameters.timeout_ns == 0);
     RANKS_CHECK(launch.parameters.host->timeout_ns == UINT64_C(45000000000));
@@ -63,7 +64,7 @@ static int parameters(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(reduce(comm, data, 8, -1, TUTTI_ALGO_NONE) == TUTTI_OK);
     RANKS_CHECK(last_launch().parameters.timeout_ns == UINT64_MAX);
     /* The largest of a one-shot, and what only the pipeline serves. */
-    RANKS_CHECK(reduce(comm, data, BYTES, 0, TUTTI_ALGO_TWO_SHOT_PIPELINED) == TUTTI_OK);
+    RANKS_CHECK(reduce(comm, data, BYTES, 0, FORCED(TWO_SHOT_PIPELINED)) == TUTTI_OK);
     RANKS_CHECK(strncmp(last_launch().name, "two_shot_pipelined", 18) == 0);
     RANKS_CHECK(last_launch().grid <= CUDA_TILE_BLOCKS);
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
@@ -80,30 +81,31 @@ static int forms(struct ranks *ranks, int rank, tutti_store_t *store)
     static const struct {
         size_t from, to, count;
         tutti_op_t op;
-        enum tutti_algo algo;
+        int forced;
         const char *name;
     } rows[] = {
-        {0, 64, 4, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2_once"},
-        {8, 72, 4, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2_once"},
-        {2, 64, 4, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2"},
-        {0, 66, 4, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2"},
-        {0, 64, 5, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2"},
-        {0, 64, 4, TUTTI_MAX, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16"},
-        {0, 64, 8, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LINES, "one_shot_lines_bfloat16_sum_2_once"},
-        {8, 64, 8, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LINES, "one_shot_lines_bfloat16_sum_2"},
-        {0, 64, 12, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LINES, "one_shot_lines_bfloat16_sum_2"},
-        {0, 64, 16, TUTTI_SUM, TUTTI_ALGO_TWO_SHOT_LINES, "two_shot_lines_bfloat16_sum_2_once"},
-        {0, 64, 8, TUTTI_SUM, TUTTI_ALGO_TWO_SHOT_LINES, "two_shot_lines_bfloat16_sum_2"},
-        /* 512 blocks of 256 workers */
-        {0, 0, 2 << 20, TUTTI_SUM, TUTTI_ALGO_TWO_SHOT_LINES, "two_shot_lines_bfloat16_sum_2_once"},
-        {0, 0, 4 << 20, TUTTI_SUM, TUTTI_ALGO_TWO_SHOT_LINES, "two_shot_lines_bfloat16_sum_2"},
+        {0, 64, 4, TUTTI_SUM, FORCED(ONE_SHOT_LL), "one_shot_ll_bfloat16_sum_2_once"},
+        {8, 72, 4, TUTTI_SUM, FORCED(ONE_SHOT_LL), "one_shot_ll_bfloat16_sum_2_once"},
+        {2, 64, 4, TUTTI_SUM, FORCED(ONE_SHOT_LL), "one_shot_ll_bfloat16_sum_2"},
+        {0, 66, 4, TUTTI_SUM, FORCED(ONE_SHOT_LL), "one_shot_ll_bfloat16_sum_2"},
+        {0, 64, 5, TUTTI_SUM, FORCED(ONE_SHOT_LL), "one_shot_ll_bfloat16_sum_2"},
+        {0, 64, 4, TUTTI_MAX, FORCED(ONE_SHOT_LL), "one_shot_ll_bfloat16"},
+        {0, 64, 8, TUTTI_SUM, FORCED(ONE_SHOT_LINES), "one_shot_lines_bfloat16_sum_2_once"},
+        {8, 64, 8, TUTTI_SUM, FORCED(ONE_SHOT_LINES), "one_shot_lines_bfloat16_sum_2"},
+        {0, 64, 12, TUTTI_SUM, FORCED(ONE_SHOT_LINES), "one_shot_lines_bfloat16_sum_2"},
+        {0, 64, 16, TUTTI_SUM, FORCED(TWO_SHOT_LINES), "two_shot_lines_bfloat16_sum_2_once"},
+        {0, 64, 8, TUTTI_SUM, FORCED(TWO_SHOT_LINES), "two_shot_lines_bfloat16_sum_2"},
+        /* 6 blocks of 256 workers */
+        {0, 0, 24 << 10, TUTTI_SUM, FORCED(TWO_SHOT_LINES), "two_shot_lines_bfloat16_sum_2_once"},
+        {0, 0, 25 << 10, TUTTI_SUM, FORCED(TWO_SHOT_LINES), "two_shot_lines_bfloat16_sum_2"},
     };
     tutti_comm_t *comm;
     setenv("TUTTI_TUNING_FILE", "", 1);
     RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     unsigned char *data = device_alloc(2 * BYTES);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct tutti_call_options options = {.struct_size = sizeof options, .algo = rows[i].algo};
+        struct tutti_call_options options = {.struct_size = sizeof options,
+                                             .algo = forced_algo(comm, rows[i].forced)};
         RANKS_CHECK(tutti_all_reduce_with(data + rows[i].from, data + rows[i].to, rows[i].count,
                                           TUTTI_BFLOAT16, rows[i].op, comm, TUTTI_STREAM_LEGACY,
                                           &options) == TUTTI_OK);
@@ -223,11 +225,11 @@ static int cost(struct ranks *ranks, int rank, tutti_store_t *store)
 }
 
 /* A table of an older version, whose blocks of 512 workers are read as 480, asks for more than
- * fits: with a control warp three such blocks a multiprocessor, of which there are 132. */
+ * fits: with a control warp two such blocks a multiprocessor, of which there are 2. */
 static int residency(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
-    char path[64], text[4096];
+    char path[64], text[8192];
     snprintf(path, sizeof path, "/tmp/tutti-test-%d", (int)getpid());
     FILE *file = fopen(path, "w");
     RANKS_CHECK(file);
@@ -243,8 +245,57 @@ static int residency(struct ranks *ranks, int rank, tutti_store_t *store)
     unlink(path);
     RANKS_CHECK(status == TUTTI_OK);
     tutti_comm_describe(comm, text, sizeof text);
-    RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 480 threads, 396 blocks"));
+    RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 480 threads, 4 blocks"));
+    RANKS_CHECK(strstr(text, "plan of scatter: copy_ll up to 8192 bytes, 64 threads"));
     tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* TUTTI_ALGO names a kernel: it runs what its algorithm may run. The ranks compare it. */
+static int named(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_comm_options two_shot = {
+        .struct_size = sizeof two_shot, .name = "two shot", .algo = TUTTI_ALGO_TWO_SHOT};
+    tutti_comm_t *comm;
+    char text[4096];
+    setenv("TUTTI_ALGO", "Two_Shot_Lines", 1);
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "algorithm: two_shot\n") &&
+                strstr(text, "forced_kernel: two_shot_lines\n"));
+    void *data = device_alloc(BYTES);
+    const struct {
+        enum tutti_algo algo;
+        const char *name;
+    } calls[] = {{TUTTI_ALGO_NONE, "two_shot_lines_"},
+                 {TUTTI_ALGO_TWO_SHOT, "two_shot_lines_"},
+                 {TUTTI_ALGO_ONE_SHOT, "one_shot_ll_"}};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct tutti_call_options options = {.struct_size = sizeof options, .algo = calls[i].algo};
+        RANKS_CHECK(tutti_all_reduce_with(data, data, 4, TUTTI_BFLOAT16, TUTTI_SUM, comm,
+                                          TUTTI_STREAM_LEGACY, &options) == TUTTI_OK);
+        RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+        RANKS_CHECK(strncmp(last_launch().name, calls[i].name, strlen(calls[i].name)) == 0);
+    }
+    tutti_comm_destroy(comm);
+    /* The option comes before the variable. */
+    RANKS_CHECK(device_join(ranks, rank, store, &two_shot, &comm) == TUTTI_OK);
+    RANKS_CHECK(tutti_all_reduce(data, data, BYTES / 2, TUTTI_INT16, TUTTI_SUM, comm,
+                                 TUTTI_STREAM_LEGACY) == TUTTI_OK);
+    RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    RANKS_CHECK(strcmp(last_launch().name, "two_shot_tiles_int16") == 0);
+    device_free(data);
+    tutti_comm_destroy(comm);
+    setenv("TUTTI_ALGO", rank ? "one_shot_ll" : "one_shot_lines", 1);
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(strstr(tutti_last_error(), "one_shot by one_shot_ll"));
+    static const char *const wrong[] = {"three_shot", "copy_ll"}; /* the second reduces nothing */
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        setenv("TUTTI_ALGO", wrong[i], 1);
+        RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_ERR_INVALID);
+        RANKS_CHECK(strstr(tutti_last_error(), "a kernel as tuning files name it"));
+    }
+    unsetenv("TUTTI_ALGO");
     return 0;
 }
 
@@ -320,25 +371,16 @@ static int exits(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(void)
 {
-    static const struct {
-        const char *name;
-        ranks_fn *fn;
-        int most;
-    } parts[] = {
-        {"parameters", parameters, 3}, {"forms", forms, 2}, {"programmatic", programmatic, 2},
-        {"ahead", ahead, 2},           {"cost", cost, 2},   {"residency", residency, 2},
-        {"strict", strict, 2},         {"forks", forks, 2}, {"exits", exits, 2}};
-    int failures = 0;
+    static const struct ranks_part parts[] = {{"parameters", parameters, {2, 3}},
+                                              {"forms", forms, {2}},
+                                              {"programmatic", programmatic, {2}},
+                                              {"ahead", ahead, {2}},
+                                              {"cost", cost, {2}},
+                                              {"residency", residency, {2}},
+                                              {"strict", strict, {2}},
+                                              {"named", named, {2}},
+                                              {"forks", forks, {2}},
+                                              {"exits", exits, {2}}};
     device_setup();
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        for (int size = 2; size <= parts[i].most; size++) {
-            struct ranks *ranks = ranks_create(size, size, 0);
-            int failed = ranks_run(ranks, parts[i].fn);
-            ranks_destroy(ranks);
-            if (failed)
-                fprintf(stderr, "%s failed\n", parts[i].name);
-            failures += failed;
-        }
-    }
-    return failures ? 1 : 0;
+    return ranks_run_parts(parts, sizeof parts / sizeof *parts) ? 1 : 0;
 }

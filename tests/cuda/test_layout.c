@@ -4,7 +4,7 @@
  * The test compares these offsets with the compiler's.
  */
 #include "cuda/kernels/symm_launch.h"
-#include "cuda/staging/proxy.h"
+#include "cuda/pipe/proxy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,10 +23,15 @@
     X("", cuda_arena, headers)                                                                     \
     X("", cuda_arena, meetings)                                                                    \
     X("", cuda_arena, arrivals)                                                                    \
+    X("", cuda_arena, credits)                                                                     \
+    X("", cuda_arena, pieces)                                                                      \
     X("", cuda_arena, flagged)                                                                     \
     X("", cuda_arena, one_shot)                                                                    \
     X("", cuda_arena, two_shot)                                                                    \
     X("", cuda_arena, pipes)                                                                       \
+    X("", cuda_arena, copies)                                                                      \
+    X("", cuda_arena, escapes)                                                                     \
+    X("", cuda_arena, messages)                                                                    \
     X("", cuda_arena, tiles)                                                                       \
     X("header.", cuda_header, signature)                                                           \
     X("header.", cuda_header, parameter)                                                           \

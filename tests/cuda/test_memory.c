@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Device memory that travels as a descriptor: created, sent, mapped, and nothing left behind when
  * any call on the way fails. */
-#include "cuda/runtime/memory.h"
+#include "cuda/driver/memory.h"
 
 #include "standin.h"
 

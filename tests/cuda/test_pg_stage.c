@@ -5,7 +5,7 @@
  * nothing is left. Then: words that streams write after the work and the group have ended, and a
  * result that comes late.
  */
-#include "cuda/staging/stage_internal.h"
+#include "cuda/pipe/stage_internal.h"
 #include "failing_calls.h"
 #include "pg.h"
 
@@ -85,27 +85,25 @@ static void blocks_free(const struct cuda_block *block)
     for (; block; block = block->next) {
         if (block->device >= 0)
             cuMemFree_v2((uintptr_t)block->memory);
-        else if (block->fd < 0)
-            cuMemFreeHost(block->memory);
         else
-            cuMemHostUnregister(block->memory);
+            cuMemFreeHost(block->memory);
     }
 }
 
 /* Frees what the library keeps for groups to come. */
 static void stage_free(struct cuda_stage *stage)
 {
-    for (uint32_t i = 0; i < stage->place_count; i++) {
-        const struct cuda_stage_place *place = &stage->places[i];
-        CUcontext context;
-        cuCtxPushCurrent_v2(place->context);
+    for (uint32_t i = 0; i < stage->context_count; i++) {
+        const struct cuda_stage_context *context = &stage->contexts[i];
+        CUcontext handle;
+        cuCtxPushCurrent_v2(context->handle);
         for (const struct cuda_fence_page *page = stage->pages; page && i == 0; page = page->next)
             cuMemFreeHost(page->words);
-        for (int way = 0; way < CUDA_WAYS && place->copies; way++)
-            cuStreamDestroy_v2(place->flows[way].stream);
-        if (place->copies)
-            cuMemFreeHost(place->words);
-        cuCtxPopCurrent_v2(&context);
+        for (int d = 0; d < CUDA_DIRECTIONS && context->copies; d++)
+            cuStreamDestroy_v2(context->flows[d].stream);
+        if (context->copies)
+            cuMemFreeHost(context->words);
+        cuCtxPopCurrent_v2(&handle);
     }
     blocks_free(stage->idle);
     blocks_free(stage->lost);

@@ -26,20 +26,15 @@ enum {
 /* The linker's: which process a rank says that it is. Each rank is a process of its own. */
 typedef enum tutti_status host_record_make_fn(const struct comm_config *config, int world_size,
                                               const struct channel_address *address,
-                                              const struct cuda_device *device,
-                                              const struct cuda_table *table,
                                               struct host_record *record);
 host_record_make_fn __real_host_record_make, __wrap_host_record_make;
 
 enum tutti_status __wrap_host_record_make(const struct comm_config *config, int world_size,
                                           const struct channel_address *address,
-                                          const struct cuda_device *device,
-                                          const struct cuda_table *table,
                                           struct host_record *record)
 {
     static uint8_t made;
-    enum tutti_status status =
-        __real_host_record_make(config, world_size, address, device, table, record);
+    enum tutti_status status = __real_host_record_make(config, world_size, address, record);
     record->identity.address.id[0] ^= __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED);
     return status;
 }
@@ -136,6 +131,8 @@ static int speaks(struct ranks *ranks, int rank, tutti_store_t *store)
                 algo == TUTTI_ALGO_HOST_STAGED &&
                 strcmp(reason, "staged by a host thread: processes share a device") == 0);
     for (int asked = TUTTI_ALGO_ONE_SHOT; asked <= TUTTI_ALGO_HOST_STAGED; asked++) {
+        if (!strcmp(tutti_algo_name((enum tutti_algo)asked), "unknown"))
+            continue;
         bool serves = asked <= TUTTI_ALGO_TWO_SHOT || asked == TUTTI_ALGO_HOST_STAGED;
         options.algo = (enum tutti_algo)asked;
         enum tutti_status status =
@@ -264,11 +261,40 @@ static int refuses_captures(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(strstr(tutti_last_error(), "host thread") &&
                 strstr(tutti_last_error(), "threads of one process"));
     RANKS_CHECK(tutti_barrier(self.comm, NULL, 0, device_stream(self.a)) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(tutti_broadcast(self.recv, self.recv, 10, TUTTI_INT32, 0, self.comm,
+                                device_stream(self.a)) == TUTTI_ERR_DECLINED);
     RANKS_CHECK(reduce(&self, self.recv, 10, self.b, 0) == TUTTI_OK); /* beside it */
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     RANKS_CHECK(reduce(&self, self.recv, 10, self.a, 0) == TUTTI_OK);
     RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS && in_recv(&self, 10));
+    close_rank(&self);
+    return 0;
+}
+
+/* Messages of a group on two streams are refused, before any of them is enqueued. */
+static int asks_for_one_stream(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    const int next = (rank + 1) % ranks->size, before = (rank + ranks->size - 1) % ranks->size;
+    for (int one = 0; one < 2; one++) {
+        RANKS_CHECK(tutti_group_start() == TUTTI_OK);
+        RANKS_CHECK(tutti_send(self.send, 10, TUTTI_INT32, next, self.comm,
+                               device_stream(self.a)) == TUTTI_OK);
+        RANKS_CHECK(tutti_recv(self.recv, 10, TUTTI_INT32, before, self.comm,
+                               device_stream(one ? self.a : self.b)) == TUTTI_OK);
+        RANKS_CHECK(tutti_group_end() == (one ? TUTTI_OK : TUTTI_ERR_INVALID));
+        RANKS_CHECK(one || strstr(tutti_last_error(), "one stream"));
+    }
+    RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+    for (int i = 0; i < 10; i++)
+        RANKS_CHECK(self.recv[i] == (i + 1) * (before + 1));
+    /* To free memory waits for the streams of all threads, and holds up their other calls. */
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
     close_rank(&self);
     return 0;
 }
@@ -518,6 +544,7 @@ int main(int argc, char **argv)
         {"does many", does_many, false, 0},
         {"has no room", has_no_room, false, 0},
         {"refuses captures", refuses_captures, false, 0},
+        {"asks for one stream", asks_for_one_stream, false, 0},
         {"leaves", leaves, false, 0},
         {"aborts", aborts, false, 0},
         {"dies", dies, true, 2},

@@ -47,6 +47,45 @@ static int alternate(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
+static void stand_still(void *argument)
+{
+    const uint32_t *go = argument;
+    while (!__atomic_load_n(go, __ATOMIC_ACQUIRE))
+        usleep(100);
+}
+
+/* A message to itself sees the operation before it, and the one behind it does not spoil it. */
+static int own_message(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    uint32_t go = 0;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    int32_t *copy = device_alloc(COUNT * sizeof *copy);
+    memset(copy, 0, COUNT * sizeof *copy);
+    RANKS_CHECK(cuLaunchHostFunc(self.a, stand_still, &go) == CUDA_SUCCESS);
+    RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
+    RANKS_CHECK(tutti_group_start() == TUTTI_OK);
+    RANKS_CHECK(tutti_send(self.data, COUNT, TUTTI_INT32, rank, self.comm, device_stream(self.b)) ==
+                TUTTI_OK);
+    RANKS_CHECK(tutti_recv(copy, COUNT, TUTTI_INT32, rank, self.comm, device_stream(self.b)) ==
+                TUTTI_OK);
+    RANKS_CHECK(tutti_group_end() == TUTTI_OK);
+    RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamSynchronize(self.b) == CUDA_SUCCESS);
+    for (int i = 0; i < COUNT; i++)
+        RANKS_CHECK(copy[i] == ranks->size);
+    failed = check_data(&self, 2);
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
+    device_free(copy);
+    close_rank(&self);
+    return failed;
+}
+
 /* A rank by itself must not wait for its peer here: the other rank does the same calls. */
 static int one_stream(struct ranks *ranks, int rank, tutti_store_t *store)
 {
@@ -308,8 +347,8 @@ static int free_apart(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(void)
 {
     static const struct streams_part parts[] = {
-        {"alternate", alternate}, {"one_stream", one_stream}, {"capture", capture},
-        {"refuse", refuse},       {"outlive", outlive},       {"abandon", abandon},
-        {"elsewhere", elsewhere}, {"free_apart", free_apart}};
+        {"alternate", alternate}, {"own_message", own_message}, {"one_stream", one_stream},
+        {"capture", capture},     {"refuse", refuse},           {"outlive", outlive},
+        {"abandon", abandon},     {"elsewhere", elsewhere},     {"free_apart", free_apart}};
     return streams_main(parts, sizeof parts / sizeof *parts);
 }

@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "cpu/transport/group.h"
 #include "device.h"
+#include "forced.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -25,14 +26,14 @@ enum {
     MEMORY_BYTES = 3 * LAYOUT_EXCHANGE_BYTES,
     ROOTED_PIECES = 10,
     V_PIECES = LAYOUT_WINDOW + 1,
-    CUDA_MEMORY_BYTES = 16 << 20,
+    CUDA_MEMORY_BYTES = 4 << 20,
 };
 
 /* The operation passes these; those that are passed once a piece lie in several pieces. */
 static const struct faults_point cpu_points[] = {
-    {"mail.written", CALL_MAIL, 1, PART_MISSING},
-    {"mail.published", CALL_MAIL, 1, PART_GIVEN},
-    {"mail.received", CALL_MAIL, 1, PART_GIVEN},
+    {"small.written", CALL_SMALL, 1, PART_MISSING},
+    {"small.published", CALL_SMALL, 1, PART_GIVEN},
+    {"small.received", CALL_SMALL, 1, PART_GIVEN},
     {"pieces.filled", CALL_ONE_SHOT, 1, PART_MISSING},
     {"pieces.published", CALL_ONE_SHOT, 1, PART_MISSING},
     {"pieces.filled", CALL_ONE_SHOT, 3, PART_MISSING},
@@ -87,8 +88,8 @@ static const struct faults_point cpu_points[] = {
 
 /* On a GPU the points are this file's own: kernels have none. */
 static const struct faults_point cuda_points[] = {
-    {"call.before", CALL_MAIL, 1, PART_MISSING},
-    {"call.enqueued", CALL_MAIL, 1, PART_UNSURE},
+    {"call.before", CALL_SMALL, 1, PART_MISSING},
+    {"call.enqueued", CALL_SMALL, 1, PART_UNSURE},
     {"call.before", CALL_LINES, 1, PART_MISSING},
     {"call.before", CALL_TWO_SHOT, 1, PART_MISSING},
     {"call.before", CALL_PIPELINED, 1, PART_MISSING},
@@ -224,14 +225,14 @@ static enum tutti_status reduce(struct faults_rank *self, size_t count, enum tut
                                  TUTTI_STREAM_DEFAULT, options);
 }
 
-/* Of floats: some transports know nothing else. Where a host thread stages there are none. */
-static enum tutti_status all_reduce_cuda(struct faults_rank *self, enum tutti_algo algo,
-                                         size_t bytes, int64_t timeout_ms)
+/* Of floats: some kernels know nothing else. Where a host thread stages there are none. */
+static enum tutti_status all_reduce_cuda(struct faults_rank *self, int kernel, size_t bytes,
+                                         int64_t timeout_ms)
 {
-    if (device_is_shared())
-        algo = TUTTI_ALGO_HOST_STAGED;
-    struct tutti_call_options options = {
-        .struct_size = sizeof options, .algo = algo, .timeout_ms = timeout_ms};
+    const int forced = device_is_shared() ? TUTTI_ALGO_HOST_STAGED : kernel;
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .algo = forced_algo(self->comm, forced),
+                                         .timeout_ms = timeout_ms};
     return reduce(self, bytes / sizeof(float), TUTTI_FLOAT32, &options);
 }
 
@@ -281,8 +282,8 @@ static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective w
     const bool to_all =
         which == TUTTI_COLLECTIVE_BROADCAST || which == TUTTI_COLLECTIVE_ALL_GATHER_V;
     const bool varies = collectives[which].varies;
-    const size_t most =
-        self->comm->host->areas.message_bytes[to_all] * (size_t)(varies ? V_PIECES : ROOTED_PIECES);
+    const size_t most = cpu_group_of(self->comm->peers)->areas.message_bytes[to_all] *
+                        (size_t)(varies ? V_PIECES : ROOTED_PIECES);
     size_t counts[TUTTI_MAX_RANKS];
     for (size_t r = 0; r < TUTTI_MAX_RANKS; r++)
         counts[r] = most - (varies ? r : 0) - (self->wrong == WRONG_COUNT);
@@ -305,7 +306,7 @@ static enum tutti_status call_set(struct faults_rank *self, int64_t timeout_ms)
     const struct tutti_call_options options = {
         .struct_size = sizeof options, .flags = TUTTI_CALL_NO_ZERO_COPY, .timeout_ms = timeout_ms};
     unsigned char *send = self->memory, *recv = send + MEMORY_BYTES / 2;
-    const size_t count = self->comm->host->areas.message_bytes[0] * ROOTED_PIECES;
+    const size_t count = cpu_group_of(self->comm->peers)->areas.message_bytes[0] * ROOTED_PIECES;
     enum tutti_status status = tutti_group_start();
     if (status != TUTTI_OK)
         return status;
@@ -324,8 +325,8 @@ static enum tutti_status two_shot(struct faults_rank *self, int64_t timeout_ms)
 {
     const size_t size = (size_t)self->ranks->size;
     if (device_is_cuda())
-        return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_LINES, 512 * 1024, timeout_ms);
-    const size_t bytes = self->comm->host->table.pushes
+        return all_reduce_cuda(self, FORCED(TWO_SHOT_LINES), 512 * 1024, timeout_ms);
+    const size_t bytes = cpu_group_of(self->comm->peers)->limits.pushes
                              ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
                              : 9 * PIECE_BYTES / 2;
     return all_reduce(self, TUTTI_ALGO_TWO_SHOT, bytes, TUTTI_CALL_NO_ZERO_COPY, timeout_ms);
@@ -358,10 +359,10 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     hook("call.before");
     switch (self->scenario->point->call) {
     case CALL_PIPELINED:
-        return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_PIPELINED, CUDA_MEMORY_BYTES, timeout_ms);
+        return all_reduce_cuda(self, FORCED(TWO_SHOT_PIPELINED), CUDA_MEMORY_BYTES, timeout_ms);
     case CALL_LINES:
-        return all_reduce_cuda(self, TUTTI_ALGO_ONE_SHOT_LINES, 64 * 1024, timeout_ms);
-    case CALL_MAIL:
+        return all_reduce_cuda(self, FORCED(ONE_SHOT_LINES), 64 * 1024, timeout_ms);
+    case CALL_SMALL:
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, 100, 0, timeout_ms);
     case CALL_ONE_SHOT:
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, ONE_SHOT_BYTES, copies, timeout_ms);
@@ -375,7 +376,7 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
         return all_reduce_cuda(self, TUTTI_ALGO_RING, CUDA_MEMORY_BYTES / 4, timeout_ms);
     case CALL_MESH:
         if (device_is_cuda())
-            return all_reduce_cuda(self, TUTTI_ALGO_HYBRID_CUBE_MESH, CUDA_MEMORY_BYTES / 2,
+            return all_reduce_cuda(self, TUTTI_ALGO_HYBRID_CUBE_MESH, CUDA_MEMORY_BYTES / 4,
                                    timeout_ms);
         return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
     case CALL_GATHER:

@@ -16,7 +16,7 @@ enum {
 
 /* Ways through the library. */
 enum faults_call {
-    CALL_MAIL,
+    CALL_SMALL,
     CALL_ONE_SHOT, /* of three ranks and more */
     CALL_SWAP,     /* of two */
     CALL_TWO_SHOT,

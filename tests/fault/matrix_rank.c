@@ -5,7 +5,6 @@
 
 #include "base/deadline.h"
 #include "device.h"
-#include "ipc/channel.h"
 #include "pg_cuda.h"
 
 #include <setjmp.h>
@@ -23,7 +22,7 @@ enum { FEW = 100, LAST = FAULT_AT + 1 }; /* elements in a group; the last operat
 static bool is_of_stage(enum faults_call call, enum stage stage)
 {
     static const int calls[STAGES] = {
-        [ONE_SHOT] = 1 << CALL_MAIL | 1 << CALL_ONE_SHOT | 1 << CALL_LINES,
+        [ONE_SHOT] = 1 << CALL_SMALL | 1 << CALL_ONE_SHOT | 1 << CALL_LINES,
         [TWO_SHOT] = 1 << CALL_TWO_SHOT | 1 << CALL_DIRECT | 1 << CALL_PIPELINED,
         [PAIR] = 1 << CALL_BROADCAST | 1 << CALL_COLLECT | 1 << CALL_DEAL | 1 << CALL_REDUCE |
                  1 << CALL_OFFER | 1 << CALL_TAKE | 1 << CALL_COLLECT_V | 1 << CALL_DEAL_V |
@@ -70,9 +69,9 @@ static int group_points(const struct cell *cell, struct faults_point *points)
     const struct fault *fault = cell->fault;
     const bool cuda = cell->place == CUDA;
     points[0] =
-        (struct faults_point){.name = cuda ? "group.decided" : "mail.written", .passage = 1};
+        (struct faults_point){.name = cuda ? "group.decided" : "small.written", .passage = 1};
     points[1] =
-        (struct faults_point){.name = cuda ? "group.launched" : "mail.published", .passage = 1};
+        (struct faults_point){.name = cuda ? "group.launched" : "small.published", .passage = 1};
     if (fault->sparse)
         points[0].name = "sparse.coalesced";
     else if (fault->caller || !fault->strike)
@@ -82,7 +81,7 @@ static int group_points(const struct cell *cell, struct faults_point *points)
 
 int matrix_points(const struct cell *cell, struct faults_point *points, int most)
 {
-    points[0] = (struct faults_point){.name = "call.before", .call = CALL_MAIL, .passage = 1};
+    points[0] = (struct faults_point){.name = "call.before", .call = CALL_SMALL, .passage = 1};
     switch (cell->stage) {
     case SETUP:
         return setup_points(cell, points, most);
@@ -392,10 +391,6 @@ static bool goes_on(const struct matrix_rank *self)
     tutti_comm_t *comm;
     if (self->victim && !lives)
         return true;
-    /* One GPU makes no communicator; what every start does is to look for what the dead have left.
-     */
-    if (!ranks_fit(size))
-        return channel_directory(url, sizeof url, true) == TUTTI_OK;
     snprintf(url, sizeof url, "file:%s-anew", getenv("TUTTI_DIR"));
     if (tutti_store_open(url, RANKS_TIMEOUT_MS, &store) != TUTTI_OK)
         return false;

@@ -39,7 +39,7 @@ static struct ranks *behind;
 static void hook(const char *name)
 {
     struct ranks *ranks = stuck;
-    if (hasty && strcmp(name, "open.measured") == 0)
+    if (hasty && strcmp(name, "open.settles") == 0)
         tutti_comm_abort(hasty);
     if (alone && strcmp(name, "channel.announced") == 0)
         tutti_comm_abort(alone);
@@ -230,6 +230,6 @@ int main(void)
     failures += run("meeting, aborted by one", live_alone, "channel.announced");
     /* A device's meeting looks again behind this point. */
     if (!device_is_cuda())
-        failures += run("meeting, aborted at its end", live_late, "open.measured");
+        failures += run("meeting, aborted at its end", live_late, "open.settles");
     return failures + faults_directory_check() ? 1 : 0;
 }

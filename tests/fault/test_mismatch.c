@@ -46,7 +46,7 @@ struct call {
 static const struct mismatch {
     struct call right, wrong;
 } mismatches[] = {
-    /* by mail */
+    /* by small message */
     {REDUCE(FLOAT32, SUM, ONE_SHOT, 100, 0), REDUCE(INT32, SUM, ONE_SHOT, 100, 0)},
     {REDUCE(FLOAT32, SUM, ONE_SHOT, 100, 0), REDUCE(FLOAT32, MAX, ONE_SHOT, 100, 0)},
     {REDUCE(FLOAT32, SUM, ONE_SHOT, 100, 0), REDUCE(FLOAT32, SUM, ONE_SHOT, 101, 0)},
@@ -136,22 +136,17 @@ static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, b
     return status;
 }
 
-/* On a GPU the transport that the table took for what was asked. */
-static bool is_algo(enum tutti_algo algo, enum tutti_algo asked)
-{
-    if (!device_is_cuda() || proxied || algo == TUTTI_ALGO_RING || asked == TUTTI_ALGO_RING)
-        return algo == asked;
-    return (algo >= TUTTI_ALGO_TWO_SHOT_LINES) == (asked == TUTTI_ALGO_TWO_SHOT);
-}
-
 static bool is_of(const struct tutti_signature *signature, const struct call *call)
 {
+    /* On a GPU the kernel of barriers serves operations without data. */
+    const enum tutti_algo algo =
+        device_is_cuda() && !proxied && !call->count ? TUTTI_ALGO_NONE : call->algo;
     if (signature->collective != call->collective)
         return false;
     if (call->collective == TUTTI_COLLECTIVE_BARRIER)
         return true;
     return signature->dtype == call->dtype && signature->op == call->op &&
-           is_algo(signature->algo, call->algo) && signature->count == count_of(call) &&
+           signature->algo == algo && signature->count == count_of(call) &&
            (signature->parameter != 0) == (call->op == TUTTI_PREMUL_SUM);
 }
 

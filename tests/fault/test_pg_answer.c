@@ -33,7 +33,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 /* Runs on the groups' threads. */
 static void hook(const char *name)
 {
-    if (ours && leads && strcmp(name, "mail.written") == 0)
+    if (ours && leads && strcmp(name, "small.written") == 0)
         ranks_raise(ours, BEGUN);
     if (!ours || leads || strcmp(name, "group.overdue") != 0)
         return;

@@ -9,8 +9,8 @@
  */
 #include "base/deadline.h"
 #include "base/device_trace.h"
-#include "cuda/runtime/calls.h"
-#include "cuda/runtime/kernels.h"
+#include "cuda/driver/kernels.h"
+#include "cuda/driver/wrappers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,9 +122,11 @@ static struct cuda_launch launch_of(int size, size_t count, uint64_t timeout_ns)
         .op = OP_SUM,
         .size = size,
         .tag = 7,
-        .mesh = {.quarters = {0, 1, 2, 3}, .partner = 4},
-        .ring = {.place = 0, .before = 1, .after = 1},
     };
+    if (size == MESH_RANKS)
+        launch.mesh = (struct cuda_mesh){.quarters = {0, 1, 2, 3}, .partner = 4};
+    else
+        launch.ring = (struct cuda_ring){.position = 0, .before = 1, .after = 1};
     for (int p = 0; p < size; p++) {
         launch.peers[p] = launch.arenas[p] = p ? bed.theirs : bed.own;
         launch.ranks[p] = (uint8_t)p;
@@ -162,7 +164,7 @@ static bool round_run(unsigned round)
         {CUDA_TWO_SHOT_PIPELINED, TUTTI_FLOAT32, CUDA_SUM, 2, 4, CUDA_WORKERS},
         {CUDA_TWO_SHOT_PIPELINED, TUTTI_BFLOAT16, CUDA_SUM, 8, 2, CUDA_WORKERS},
         {CUDA_TWO_SHOT_PIPELINED, TUTTI_INT32, CUDA_ANY, 2, 4, CUDA_WORKERS}, /* by tiles */
-        {CUDA_HYBRID_CUBE_MESH, TUTTI_FLOAT32, CUDA_ANY, MESH_RANKS, 4, 192},
+        {CUDA_MESH, TUTTI_FLOAT32, CUDA_ANY, MESH_RANKS, 4, 192},
         {CUDA_RING, TUTTI_FLOAT32, CUDA_ANY, 2, 4, CUDA_WORKERS},
     };
     const unsigned which = draw(sizeof rows / sizeof *rows), way = draw(3);
@@ -180,7 +182,7 @@ static bool round_run(unsigned round)
                                    .hStream = bed.stream};
     const CUfunction function =
         bed.kernels[rows[which].size == MESH_RANKS]
-            .all_reduce[rows[which].kernel][rows[which].dtype][rows[which].form];
+            .functions[rows[which].kernel][rows[which].dtype][rows[which].form];
     memset(bed.page, 0, sizeof *bed.page);
     fill(&bed.own->control, 0, sizeof bed.own->control, bed.stream);
     CHECK_CUDA(stream_synchronize(bed.stream));

@@ -29,7 +29,7 @@ struct scenario {
 static const struct scenario scenarios[] = {
     {"split.members", 1, true, false},  {"open.arena", 1, true, false},
     {"channel.opened", 1, true, false}, {"open.handles", 1, true, false},
-    {"open.joined", 1, false, false},   {"open.measured", 1, false, false},
+    {"open.joined", 1, false, false},   {"open.settles", 1, false, false},
     {"cuda.prepared", 1, true, true},   {"cuda.handles", 1, true, true},
     {"cuda.joined", 1, true, true},     {"split.done", 1, false, false},
 };

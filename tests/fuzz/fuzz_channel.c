@@ -96,7 +96,7 @@ static void fuzz_packet(const uint8_t *data, size_t size)
     enum tutti_status status = channel_recv_fd(channel, 1, &fd, 0);
     fuzz_check((status == TUTTI_OK) == (fd >= 0));
     fuzz_check(status != TUTTI_OK || (count >= 1 && is_good(data + 1, size - 1, PACKET_SEND)));
-    channel_drop(&fd);
+    fd_drop(&fd);
     close(sockets[1]);
     channel_close(channel);
 }

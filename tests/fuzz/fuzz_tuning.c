@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tuning file: what is accepted gives every capability and world size a whole plan. */
-#include "cuda/runtime/table.h"
+#include "cuda/tuning/table.h"
 #include "fuzz.h"
 
 #include <string.h>
@@ -8,15 +8,25 @@
 static void check_plan(const struct cuda_plan *plan, int size)
 {
     fuzz_check(plan->size == size && plan->count > 0 && plan->count <= CUDA_PLAN_ROWS);
-    fuzz_check(plan->bytes[plan->count - 1] == CUDA_TABLE_REST);
     for (int i = 0; i < plan->count; i++) {
         const struct cuda_choice *choice = &plan->choices[i];
-        fuzz_check(i == 0 || plan->bytes[i] > plan->bytes[i - 1]);
+        const uint8_t collective = plan->collectives[i];
+        const bool first = i == 0 || plan->collectives[i - 1] != collective;
+        fuzz_check(first || plan->bytes[i] > plan->bytes[i - 1]);
+        fuzz_check((i + 1 < plan->count && plan->collectives[i + 1] == collective) ==
+                   (plan->bytes[i] != CUDA_TABLE_REST));
         fuzz_check(choice->kernel < CUDA_KERNELS && choice->units);
-        fuzz_check(plan->bytes[i] <= cuda_kernel_capacity((enum cuda_kernel)choice->kernel, size));
+        fuzz_check(plan->bytes[i] <= cuda_kernel_capacity(&cuda_kernel_rows[choice->kernel], size));
         fuzz_check(choice->threads >= 32 && choice->threads <= 1024 && choice->threads % 32 == 0);
-        fuzz_check(cuda_choice_blocks(choice, size, 1) == 1);
-        fuzz_check(cuda_choice_blocks(choice, size, (size_t)1 << 45) <= CUDA_BLOCKS);
+        const uint64_t most = (uint64_t)1 << 45, bytes = plan->bytes[i];
+        const struct choice_call call = {.collective = (enum tutti_collective)collective,
+                                         .bytes = bytes < most ? bytes : most,
+                                         .op = OP_SUM};
+        struct choice_launch launch;
+        const char *reason;
+        fuzz_check(cuda_plan_pick(plan, &call, TUTTI_ALGO_NONE, 0, &launch, &reason) == TUTTI_OK);
+        fuzz_check(launch.kernel == choice->kernel && launch.workers == choice->threads);
+        fuzz_check(launch.blocks >= 1 && launch.blocks <= choice->blocks);
     }
 }
 

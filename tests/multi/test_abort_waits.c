@@ -29,7 +29,7 @@ struct wait {
 };
 
 static const struct wait waits[] = {
-    {"mail", 3, TUTTI_ALGO_ONE_SHOT, 100, 0, REDUCES},
+    {"small", 3, TUTTI_ALGO_ONE_SHOT, 100, 0, REDUCES},
     {"empty", 3, TUTTI_ALGO_NONE, 0, 0, REDUCES},
     {"one-shot", 3, TUTTI_ALGO_ONE_SHOT, BYTES / 5, TUTTI_CALL_NO_ZERO_COPY, REDUCES},
     {"two-shot", 3, TUTTI_ALGO_TWO_SHOT, BYTES, TUTTI_CALL_NO_ZERO_COPY, REDUCES},

@@ -60,7 +60,7 @@ static int subsets(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = 0;
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     for (int peer = 0; peer < ranks->size; peer++)
-        comm->host->op.meetings[peer] = UINT32_MAX - ROUNDS / 2;
+        comm->peers->meetings[peer] = UINT32_MAX - ROUNDS / 2;
     /* Each group counts for itself: rank 2 enters twice as often. */
     for (int i = 0; i < ROUNDS && !failed; i++) {
         if (i % 100 == rank)
@@ -81,6 +81,37 @@ static int subsets(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_OK);
     tutti_comm_destroy(comm);
     return failed;
+}
+
+/* Gathers of one piece and of several, between operations that use the same bytes of the arenas. */
+static int gathers(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    enum { LONG = 3 * LAYOUT_BODY_BYTES + 1, COUNT = 900 };
+    static const size_t lengths[] = {1, LAYOUT_BODY_BYTES, LAYOUT_BODY_BYTES + 1, LONG};
+    static _Thread_local unsigned char own[LONG], rows[SIZE * LONG];
+    static _Thread_local int32_t sums[COUNT];
+    tutti_comm_t *comm;
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    const bool shares = comm->backend->check_split(comm->group, "") == TUTTI_OK;
+    for (int i = 0; i < ROUNDS && shares; i++) {
+        const size_t length = lengths[i % 4];
+        for (int k = 0; k < COUNT; k++)
+            sums[k] = k;
+        for (size_t k = 0; k < length; k++)
+            own[k] = (unsigned char)((size_t)(rank + i) + k % 251);
+        if (i % 100 == rank)
+            usleep(2000);
+        RANKS_CHECK(peers_gather(comm->peers, own, length, rows, comm->timeout_ms) == TUTTI_OK);
+        for (int r = 0; r < ranks->size; r++)
+            for (size_t k = 0; k < length; k++)
+                RANKS_CHECK(rows[(size_t)r * length + k] ==
+                            (unsigned char)((size_t)(r + i) + k % 251));
+        RANKS_CHECK(tutti_all_reduce(sums, sums, COUNT, TUTTI_INT32, TUTTI_SUM, comm,
+                                     TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        RANKS_CHECK(sums[COUNT - 1] == ranks->size * (COUNT - 1));
+    }
+    tutti_comm_destroy(comm);
+    return 0;
 }
 
 static int refused(struct ranks *ranks, int rank, tutti_store_t *store)
@@ -138,7 +169,7 @@ static int different(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(int argc, char **argv)
 {
-    static ranks_fn *const parts[] = {all, subsets, refused, different};
+    static ranks_fn *const parts[] = {all, subsets, gathers, refused, different};
     int failures = 0;
     int size = device_is_cuda() ? CUDA_SIZE : SIZE, skip = ranks_skip(size);
     int processes = argc == 2 && strcmp(argv[1], "processes") == 0 ? size : 0;

@@ -26,12 +26,16 @@ static int meet(struct group *group, int rank)
     GROUP_CHECK(tutti_exchanger_all_gather(&exchanger, &address, sizeof address, all,
                                            GROUP_TIMEOUT_MS) == TUTTI_OK);
     GROUP_CHECK(channel_open(&channel, &config) == TUTTI_OK);
-    int note = memfd_create("note", MFD_CLOEXEC), fds[TUTTI_MAX_RANKS];
+    int note = memfd_create("note", MFD_CLOEXEC);
     GROUP_CHECK(write(note, &rank, sizeof rank) == sizeof rank);
-    GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    for (int r = 0; r < group->size; r++)
+        GROUP_CHECK(r == rank || channel_send_fd(channel, r, note, GROUP_TIMEOUT_MS) == TUTTI_OK);
     for (int r = 0; r < group->size; r++) {
-        int from = -1;
-        GROUP_CHECK(pread(fds[r], &from, sizeof from, 0) == sizeof from && from == r);
+        int fd, from = -1;
+        if (r == rank)
+            continue;
+        GROUP_CHECK(channel_recv_fd(channel, r, &fd, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(pread(fd, &from, sizeof from, 0) == sizeof from && from == r);
         GROUP_CHECK(channel_peer_alive(channel, r));
     }
     group_raise(group, 0);

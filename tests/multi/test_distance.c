@@ -31,7 +31,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     for (size_t w = 0; w < sizeof which / sizeof *which; w++) {
         const int root = (int)w % SIZE;
-        const uint32_t *now = comm->host->distance.ping_pongs;
+        const uint32_t *now = cpu_group_of(comm->peers)->distance.ping_pongs;
         uint32_t before[SIZE];
         memcpy(before, now, sizeof before);
         for (int i = 0; i < CALLS; i++)

@@ -191,7 +191,7 @@ int main(int argc, char **argv)
     int failures = 0;
     const int gpus = cuda ? gpu_probe() : 0;
     if (cuda && gpus == 0) {
-        printf("skipped: %s\n", gpu_error());
+        printf("skipped: %s\n", library_error());
         return 77;
     }
     for (int size = 2; size <= 3; size++) {

@@ -4,6 +4,7 @@
  *
  * usage: test_groups threads|processes
  */
+#include "device.h"
 #include "ranks.h"
 
 #include <pthread.h>
@@ -207,7 +208,8 @@ static int differs(struct ranks *ranks, int rank, tutti_store_t *store)
     else
         RANKS_CHECK(tutti_recv(data, 10, TUTTI_INT32, 0, comm, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     const enum tutti_status status = tutti_group_end();
-    RANKS_CHECK(status == (rank == 0 ? TUTTI_OK : TUTTI_ERR_MISMATCH));
+    RANKS_CHECK(status == (rank == 0 ? TUTTI_OK : TUTTI_ERR_MISMATCH) ||
+                (device_is_cuda() && status == TUTTI_ERR_MISMATCH)); /* its stream has ended */
     RANKS_CHECK(sum_one(&value, comm) == TUTTI_ERR_MISMATCH);
     RANKS_CHECK(strstr(tutti_last_error(), "send of 10") &&
                 strstr(tutti_last_error(), "send of 12"));
@@ -228,8 +230,14 @@ static int cancelled(struct ranks *ranks, int rank, tutti_store_t *store)
                                                .progress = rank == 0 ? cancel : NULL,
                                                .progress_context = &ends};
     tutti_comm_t *comm;
+    char text[8192];
     int32_t value = 1;
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    if (device_is_cuda() && !strstr(text, "a host thread stages")) { /* a kernel does not ask it */
+        tutti_comm_destroy(comm);
+        return 0;
+    }
     if (rank == 1)
         RANKS_CHECK(ranks_await(ranks, 0, 1));
     RANKS_CHECK(tutti_group_start() == TUTTI_OK);
@@ -251,11 +259,10 @@ int main(int argc, char **argv)
     int failures = 0;
     if (argc != 2)
         return 2;
-    const int skip = ranks_skip_cuda("groups of calls that wait are of CPU ranks");
-    if (skip)
-        return skip;
     const bool threads = strcmp(argv[1], "threads") == 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!ranks_fit(parts[i].size))
+            continue;
         struct ranks *ranks = ranks_create(parts[i].size, threads ? 0 : parts[i].size, 0);
         failures += ranks_run(ranks, parts[i].run);
         ranks_destroy(ranks);

@@ -3,13 +3,16 @@
  * The work of a group of calls grows with the number of its calls and no faster. One thread makes
  * the calls of both ranks in one group, so it never waits for another thread: its processor time is
  * the work. A call of a long group may take several times that of a short group, because its memory
- * has left the caches. Work that grows with the square of the number takes 64 times.
+ * has left the caches. Work that grows with the square of the number takes 64 times. The memory for
+ * the states of operations does not grow at all, since the calls of a chain share one.
  */
 #include "tutti/tutti.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { RANKS = 2, FEW = 125, MANY = 8000, MOST_TIMES = 32, LEAST_OF = 20 };
@@ -94,15 +97,20 @@ static int64_t processor_ns(void)
 }
 
 /* Each rank makes calls `from` to `to` of the kind. */
-static int64_t group_run(call_fn *call, tutti_comm_t *const *comm, int from, int to)
+static enum tutti_status group_make(call_fn *call, tutti_comm_t *const *comm, int from, int to)
 {
     static int32_t data[RANKS][2 * MANY];
-    const int64_t begun = processor_ns();
     require(tutti_group_start());
     for (int i = from; i < to; i++)
         for (int rank = 0; rank < RANKS; rank++)
             call(comm[rank], rank, i, &data[rank][i - from]);
-    require(tutti_group_end());
+    return tutti_group_end();
+}
+
+static int64_t group_run(call_fn *call, tutti_comm_t *const *comm, int from, int to)
+{
+    const int64_t begun = processor_ns();
+    require(group_make(call, comm, from, to));
     return processor_ns() - begun;
 }
 
@@ -133,6 +141,42 @@ static void kind_test(const char *name, call_fn *call, bool own)
     }
 }
 
+/* ---- the memory of a group ------------------------------------------------------------------- */
+
+static _Atomic size_t aligned_bytes; /* asked for in all, by both ranks' threads */
+static bool fails;
+
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    aligned_bytes += size;
+    return fails ? NULL : __real_aligned_alloc(alignment, size);
+}
+
+/* Runs before all others: a thread keeps the memory of its groups. */
+static void memory_test(void)
+{
+    fails = true;
+    const enum tutti_status status = group_make(all_reduce, comms[0], 0, FEW);
+    fails = false;
+    if (status != TUTTI_ERR_NO_MEMORY || !strstr(tutti_last_error(), "no memory")) {
+        fprintf(stderr, "without memory: expected NO_MEMORY, found %s: %s\n",
+                tutti_status_name(status), tutti_last_error());
+        failures++;
+    }
+    require(group_make(all_reduce, comms[0], 0, FEW)); /* the failure has left nothing behind */
+    require(group_make(pair, comms[0], 0, FEW));
+    aligned_bytes = 0;
+    require(group_make(pair, comms[0], 0, MANY));
+    const size_t bytes = aligned_bytes;
+    printf("send, recv: %zu bytes of memory for the states of %d calls more\n", bytes,
+           RANKS * (MANY - FEW));
+    if (bytes)
+        failures++;
+}
+
 int main(void)
 {
     pthread_t threads[RANKS];
@@ -142,6 +186,7 @@ int main(void)
             return 1;
     for (int r = 0; r < RANKS; r++)
         pthread_join(threads[r], NULL);
+    memory_test();
     kind_test("all_reduce", all_reduce, false);
     kind_test("send, recv", pair, false);
     kind_test("to itself", to_itself, true);

@@ -188,7 +188,7 @@ int main(int argc, char **argv)
     const int gpus = gpu_probe();
     int failures = 0, runs = 0;
     if (gpus == 0) {
-        printf("skipped: %s\n", gpu_error());
+        printf("skipped: %s\n", library_error());
         return 77;
     }
     for (int size = 2; size <= 3; size++) {

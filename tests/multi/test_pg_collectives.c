@@ -4,10 +4,10 @@
  * flat on one rank and a list on another, in place or not, of several pairs, on tags that every
  * rank submits in an order of its own. Then refusals, disagreements, a time-out, an exit.
  *
- * usage: test_pg_collectives processes|threads [cuda]
+ * usage: test_pg_collectives processes|threads [cuda|direct]
  *
  * With "cuda" the tensors are on GPUs, written and read by a stream; these calls are random ones
- * alone.
+ * alone. With "direct" the group is of a CUDA communicator, which serves them.
  */
 #include "pg_cuda.h"
 #include "random.h"
@@ -70,7 +70,7 @@ struct call {
     tutti_work_t *work;
 };
 
-static bool on_gpus;
+static bool on_gpus, direct;
 
 /* A rank's memory on its GPU. */
 static _Thread_local struct pg_cuda_arena arena;
@@ -605,7 +605,7 @@ static int live_on_gpus(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_t *comm;
     tutti_pg_t *pg;
     RANKS_CHECK(pg_cuda_arena_open(&arena, pg_cuda_device(rank, 0), ARENA_BYTES));
-    RANKS_CHECK(pg_cuda_join(ranks, rank, store, false, &comm, &pg) == TUTTI_OK);
+    RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &comm, &pg) == TUTTI_OK);
     int failed = random_calls(ranks, rank, pg);
     if (!failed) /* no rank leaves before all have finished */
         RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
@@ -616,8 +616,14 @@ static int live_on_gpus(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(int argc, char **argv)
 {
+    static ranks_fn *const gpu_parts[] = {live_on_gpus};
     on_gpus = argc > 2;
+    direct = on_gpus && strcmp(argv[2], "direct") == 0;
+    if (on_gpus && pg_cuda_skip())
+        return 77;
+    if (direct)
+        return pg_cuda_main_direct(strcmp(argv[1], "processes") == 0, gpu_parts, 1);
     if (on_gpus)
-        return pg_cuda_skip() ? 77 : pg_main(argc, argv, 2, (ranks_fn *const[]){live_on_gpus}, 1);
+        return pg_main(argc, argv, 2, gpu_parts, 1);
     return pg_main(argc, argv, 2, (ranks_fn *const[]){live, exits}, 2);
 }

@@ -219,6 +219,25 @@ static int several_devices(struct life *life)
     return 0;
 }
 
+/* A small tensor, of all ranks but 0 on another device than the rank's: it goes through the host on
+ * all ranks, also if the group is of a CUDA communicator. */
+static int other_device(struct life *life)
+{
+    struct ranks *ranks = life->ranks;
+    const int rank = life->rank, arena = rank ? 1 : 0;
+    struct life other = *life;
+    tutti_work_t *work;
+    other.device = pg_cuda_device(rank, arena);
+    RANKS_CHECK(gpu_bind(other.device));
+    float *data = pg_cuda_arena_take(&life->tensors[arena], SHORT * sizeof *data);
+    RANKS_CHECK(data && fill(life, data, SHORT, (float)(rank + 1)));
+    RANKS_CHECK(submit(&other, data, SHORT, 60, 0, life->a, &work) == TUTTI_OK);
+    RANKS_CHECK(pg_end(work) == TUTTI_OK);
+    RANKS_CHECK(holds(life, data, SHORT, ranks_sum(ranks)));
+    RANKS_CHECK(pg_cuda_bind(rank));
+    return 0;
+}
+
 /* An operation without elements is an operation, too: the host does not wait for the other
  * ranks. */
 static int empty(struct life *life)
@@ -309,6 +328,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_life(&life, ranks, rank, store);
     if (!failed)
         failed = refusals(&life);
+    if (!failed)
+        failed = other_device(&life);
     for (int i = 0; i < 3 && !failed; i++)
         failed = late_input(&life, i == 1 ? LONG : SHORT);
     if (!failed)

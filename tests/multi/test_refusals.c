@@ -257,6 +257,7 @@ static void test_environment(void **state)
         {"TUTTI_BUFFER_SIZE", "10X"}, {"TUTTI_BUFFER_SIZE", "10 "}, {"TUTTI_BUFFER_SIZE", " -1"},
         {"TUTTI_STRICT", "maybe"},    {"TUTTI_ALGO", "three_shot"}, {"TUTTI_TIMEOUT_MS", "1s"},
         {"TUTTI_TIMEOUT_MS", "1.5"},  {"TUTTI_ARENA_BYTES", "few"}, {"TUTTI_ARENA_BYTES", "65535"},
+        {"TUTTI_MAX_BLOCKS", "-1"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -283,10 +284,7 @@ static void test_foreign_algorithm(void **state)
     static const struct {
         enum tutti_algo algo;
         const char *name;
-    } foreign[] = {{TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll"},
-                   {TUTTI_ALGO_TWO_SHOT_PIPELINED, "two_shot_pipelined"},
-                   {TUTTI_ALGO_RING, "ring"},
-                   {TUTTI_ALGO_HOST_STAGED, "host_staged"}};
+    } foreign[] = {{TUTTI_ALGO_RING, "ring"}, {TUTTI_ALGO_HOST_STAGED, "host_staged"}};
     struct tutti_call_options call = {.struct_size = sizeof call};
     tutti_store_t *memory;
     tutti_comm_t *comm;
@@ -317,8 +315,17 @@ static void test_foreign_algorithm(void **state)
     }
     tutti_comm_destroy(comm);
     tutti_store_close(memory);
-    assert_int_equal(create(0, 1, OPTIONS(.algo = (enum tutti_algo)10)), TUTTI_ERR_INVALID);
-    assert_reason("options->algo 10: expected", "enum tutti_algo", NULL);
+    static const int unknown[] = {4, 7, 10, -1};
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        snprintf(text, sizeof text, "options->algo %d: expected", unknown[i]);
+        assert_int_equal(create(0, 1, OPTIONS(.algo = (enum tutti_algo)unknown[i])),
+                         TUTTI_ERR_INVALID);
+        assert_reason(text, "enum tutti_algo", NULL);
+    }
+    setenv("TUTTI_ALGO", "one_shot_ll", 1); /* a kernel */
+    assert_int_equal(create(0, 1, NULL), TUTTI_ERR_INVALID);
+    assert_reason("TUTTI_ALGO=one_shot_ll: expected none", "on CUDA", "a kernel", NULL);
+    unsetenv("TUTTI_ALGO");
 }
 
 static enum tutti_status reduce_one(tutti_comm_t *comm, tutti_op_t op)

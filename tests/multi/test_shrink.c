@@ -245,7 +245,7 @@ static int refused(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* One after the other, down to what a communicator may have. */
+/* One after the other, down to a rank alone. */
 static int repeated(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct tutti_shrink_result result;
@@ -253,7 +253,7 @@ static int repeated(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_comm(ranks, rank, store, &comm), own = rank;
     if (failed)
         return failed;
-    for (int size = SIZE - 1; size >= (device_is_cuda() ? 2 : 1); size--) {
+    for (int size = SIZE - 1; size >= 1; size--) {
         enum tutti_status status =
             shrink_without(comm, store, own == 0 && size > 0 ? size : -1, &shrunk, &result);
         if (own == size) {

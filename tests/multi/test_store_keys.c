@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Communicators and groups of symmetric memory leave the store as it was: what ranks wrote to meet
- * is deleted once all have met. The process that served a thousand of them has as much memory as
- * before. A store that deletes nothing serves communicators all the same.
+ * is deleted once all have met. So do process groups of some ranks. The process that served a
+ * thousand of them has as much memory as before. A store that deletes nothing serves communicators
+ * all the same.
  */
+#include "pg_members.h"
 #include "ranks.h"
 #include "tutti/recovery.h"
 
@@ -116,6 +118,33 @@ static int live_shrink(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* Groups of lists that take turns. Now and then a rank comes too late, and all call again. */
+static int live_groups(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    enum { LATE_MS = 10, LATE_EVERY = 5 };
+    static const int lists[][SIZE] = {{0, 1, 2}, {1, 0}, {2, 1, 0}, {0, 1}, {0, 1, 2}};
+    static const int counts[] = {3, 2, 3, 2, 3};
+    const struct lives *lives = ranks->context;
+    for (int i = 0; i < lives->count; i++) {
+        tutti_comm_t *comm;
+        tutti_pg_t *pg;
+        RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+        if (i % LATE_EVERY == 0) {
+            if (rank)
+                RANKS_CHECK(pg_of(comm, store, lists[0], SIZE, LATE_MS, &pg) == TUTTI_ERR_TIMEOUT);
+            RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        }
+        for (size_t j = 0; j < sizeof counts / sizeof *counts; j++) {
+            if (rank >= counts[j])
+                continue;
+            RANKS_CHECK(pg_of(comm, store, lists[j], counts[j], 0, &pg) == TUTTI_OK);
+            tutti_pg_destroy(pg);
+        }
+        tutti_comm_destroy(comm);
+    }
+    return 0;
+}
+
 /* Two allocations a group: the second one meets under the same prefix. */
 static int live_symmetric(struct ranks *ranks, int rank, tutti_store_t *store)
 {
@@ -196,6 +225,7 @@ int main(void)
     failures += run("tcp", live, SIZE, NULL, ranks_operations(200, 50));
     failures += run("file", live, SIZE, path, ranks_operations(50, 10));
     failures += run("shrink", live_shrink, SIZE, NULL, ranks_operations(50, 10));
+    failures += run("process groups", live_groups, SIZE, NULL, ranks_operations(50, 10));
     failures += run("symmetric memory", live_symmetric, SIZE, NULL, ranks_operations(50, 10));
     failures += run_without_delete();
     unlink(path);

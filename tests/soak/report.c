@@ -12,7 +12,7 @@
 enum { SLACK_KIB = 16 << 10, SLACK_MAPPINGS = 16 };
 
 /* What a driver of GPUs loses of each graph that has a user object, at its first launch: 208 to 273
- * bytes seen (bench/gpu-notes.md). The stand-in loses nothing. */
+ * bytes seen (bench/README.md). The stand-in loses nothing. */
 enum { GRAPH_BYTES = 280 };
 
 static double seconds_of(const struct soak_totals *totals)

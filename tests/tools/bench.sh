@@ -259,10 +259,6 @@ for option in '-b 8' '-e 8' '-f 2' '-i 8' '--counts 8' '-d int8' '-o max' '-c 0'
 done
 refused '--collective all_gather: .*leave out -o, --algo$' --collective all_gather --algo one_shot -o sum
 refused '--collective reduce_scatter: .*leave out --algo$' --algo two_shot --collective reduce_scatter
-for collective in all_gather reduce_scatter all_to_all broadcast; do
-    refused "--collective $collective is for CPU ranks so far: leave out --device cuda" --collective "$collective" -g 2
-    refused "--collective $collective is for CPU ranks" --device cuda --vs nccl --collective "$collective" --algo ring
-done
 refused '--collective barrier: .*leave out -b, --cold, -c$' -b 8 --cold --collective barrier -c 1 --no-bind
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "--csv: '/nonexistent/x'.*No such file" --csv /nonexistent/x

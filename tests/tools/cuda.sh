@@ -4,7 +4,7 @@
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
 need python3
-tutti=$1 cuda=$2 nvml=$3 nccl=$4
+tutti=$1 cuda=$2 nvml=$3 nccl=$4 cublas=$5
 quick=(--device cuda --iters 2 -w 1 -b 8 -e 8K -f 32)
 export TUTTI_CUDA_LIBRARY=$cuda TUTTI_NVML_LIBRARY=$nvml TUTTI_STANDIN_DEVICES=3
 
@@ -45,11 +45,52 @@ out ' device: cuda '
 status 0 "$tutti" bench "${quick[@]:2}" -t 3 -g 1
 rows 3 13
 out '^# nRanks 3 threads .*$'
-status 0 "$tutti" bench --device cuda --iters 2 -n 2 --counts 1,7,65537 -d float16 --algo two_shot
+status 0 "$tutti" bench --device cuda --iters 2 -w 1 -n 2 --counts 1,7,4097 -d float16 --algo two_shot
 rows 3 13
-status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 "$tutti" bench --device cuda --iters 2 -n 3 --counts 7,65537 \
+status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 "$tutti" bench --device cuda --iters 2 -w 1 -n 3 --counts 7,4097 \
     -d float16,float32 -o sum,premul_sum --algo ring
 rows 8 13
+# Every collective beside NCCL, which the threads' stand-in checks, and with fewer blocks. All sizes have two places, or one.
+for collective in all_gather reduce_scatter all_to_all broadcast reduce gather scatter send_recv all_gather_v reduce_scatter_v \
+    all_to_all_v gather_v scatter_v; do
+    case $collective in send_recv | all_to_all_v) places=1 ;; *) places=2 ;; esac
+    status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" -b 24 -t 3 --vs nccl \
+        --collective "$collective" --json "$work/$collective"
+    rows $((2 * places)) 13
+done
+python3 - "$work"/{all_gather,all_to_all,reduce,send_recv,scatter_v} <<'PYTHON' || complain "NCCL's rows"
+import json, sys
+for path in sys.argv[1:]:
+    for row in json.load(open(path))["rows"]:
+        theirs = set() if row["in_place"] and row["collective"] == "all_to_all" else {"nccl", "nccl_symmetric"}
+        assert set(row["rivals"]) == theirs and row["wrong"] == 0 and row["max_blocks"] is None, row
+PYTHON
+for collective in all_reduce all_gather all_to_all broadcast gather scatter; do
+    status 0 "$tutti" bench "${quick[@]}" -e 2M -f 512 -n 2 --graph=5 --max-blocks 3 --collective "$collective" --json "$work/blocks"
+    rows 3 13
+    out 'pdl: auto streams: 1 max blocks: 3$'
+    python3 -c 'import json, sys; sys.exit(any(r["max_blocks"] != 3 for r in json.load(open(sys.argv[1]))["rows"]))' "$work/blocks" ||
+        complain "max_blocks"
+done
+status 1 "$tutti" bench "${quick[@]}" -n 2 --graph --collective all_gather_v
+err 'TUTTI_ERR_DECLINED: .*is being captured, and this operation has no kernel'
+status 0 env TUTTI_NCCL_LIBRARY="$nccl" TUTTI_CUBLAS_LIBRARY="$cublas" "$tutti" bench "${quick[@]}" -t 2 -g 1 --graph=3 --vs nccl \
+    --beside gemm --max-blocks 2 --collective broadcast --json "$work/beside"
+rows 6 13
+out ' into +time +#wrong +nccl +symm +ratio +gemm +beside +time\+$'
+python3 - "$work/beside" <<'PYTHON' || complain "beside"
+import json, sys
+for row in json.load(open(sys.argv[1]))["rows"]:
+    beside = row["beside"]
+    assert set(beside) == {"product_us", "tutti", "nccl", "nccl_symmetric"} and beside.pop("product_us") > 0, row
+    assert all(time["product_us"] > 0 and time["operation_us"] > 0 for time in beside.values()), row
+PYTHON
+status 1 env TUTTI_CUBLAS_LIBRARY=/nonexistent/cublas "$tutti" bench "${quick[@]}" -n 2 --graph --beside gemm
+err '--beside gemm: /nonexistent/cublas cannot be opened'
+# A rival that is wrong is not measured.
+status 1 env TUTTI_NCCL_LIBRARY="$nccl" TUTTI_STANDIN_NCCL_WRONG=1 "$tutti" bench "${quick[@]}" -n 2 --threads --vs nccl \
+    --collective all_gather
+err 'TUTTI_ERR_CUDA: NCCL: [0-9]+ wrong elements'
 status 0 "$tutti" bench --device cuda --iters 2 -n 2 --collective barrier --graph=5
 status 0 "$tutti" bench --device cuda --iters 2 -n 2 --collective barrier --algo host_staged --pdl --streams 2
 python3 - "$work/graph" "$work/nccl" <<'PYTHON' || complain "JSON"
@@ -57,6 +98,7 @@ import json, sys
 graph, nccl = (json.load(open(path)) for path in sys.argv[1:])
 assert graph["machine"].startswith("3 GPUs, "), graph["machine"]
 for row in graph["rows"]:
+    assert row["algo"].startswith(("one_shot_", "two_shot_")), row["algo"]
     assert row["placement"] == "gpu" and row["ranks"] == 3 and row["wrong"] == 0
     assert row["graph"] and row["programmatic_launch"] and row["host_us"] is None
     assert row["rivals"] == {} and row["ratio"] is None and row["tutti_us"] == row["p50_us"] > 0
@@ -80,7 +122,14 @@ refused '--pdl needs --device cuda' --pdl
 refused '--pdl needs --device cuda' --no-pdl
 refused '--vs nccl needs --device cuda' --vs nccl
 refused '--streams needs --device cuda' --streams 2
-refused 'algorithm of GPUs needs --device cuda' --algo one_shot_ll
+refused '--max-blocks needs --device cuda' --max-blocks 2
+refused "--max-blocks: '0'.*from 1" --device cuda --max-blocks 0
+refused "--beside: 'conv' is unknown: give gemm" --device cuda --graph --beside conv
+refused '--beside needs --device cuda' --beside gemm
+refused '--beside needs --graph' --device cuda --beside gemm
+refused '--collective broadcast: .*leave out -o' --device cuda --vs nccl --collective broadcast -o sum
+refused 'algorithm of GPUs needs --device cuda' --algo ring
+refused "--algo: 'one_shot_ll' is no algorithm" --device cuda --algo one_shot_ll
 refused "--device: 'tpu'.*cpu or cuda" --device tpu
 refused '--vs: with --device cuda give nccl' --device cuda --vs gloo
 refused "--ranks-as: 'fibres'.*threads or processes" --ranks-as fibres
@@ -126,15 +175,15 @@ one = cuda["communicator"]
 assert one["test"] == "all-reduce of 3 threads" and one["result"] == "ok", one
 symm = cuda["symmetric_memory"]
 assert symm["test"].endswith("3 threads") and symm["result"] == "ok", symm
-assert int(one["describe"]["device_arena_bytes"]) <= 64 << 20
+assert int(one["describe"]["device_arena_bytes"]) == 82 << 20
 assert one["choices"][0]["from_bytes"] == 2 and one["choices"][-1]["to_bytes"] == "any"
 PYTHON
 
 # The plan where devices do not reach each other, and where ranks share one.
-staged='why forced by the call, the options or TUTTI_ALGO$'
+staged='why kernel two_shot_pipelined: forced by the call, the options or TUTTI_ALGO$'
 status 0 env TUTTI_ALLOW_OVERLAPPING_DEVICES=Off "$tutti" info --plan -n 2
 out 'arena: in the host.s memory: asked for'
-out "to_bytes any, algo two_shot_pipelined, $staged"
+out "to_bytes any, algo two_shot, $staged"
 out 'two ranks on device 0, result refused unless TUTTI_ALLOW_OVERLAPPING_DEVICES is set, declined yes'
 status 0 env TUTTI_STANDIN_DEVICES=1 TUTTI_ALLOW_OVERLAPPING_DEVICES=1 "$tutti" info --plan --json -n 2
 python3 - "$work/out" <<'PYTHON' || complain "plan of ranks that share a device"
@@ -142,7 +191,7 @@ import json, sys
 threads, processes = json.load(open(sys.argv[1]))["cuda"]["shared_device"]
 assert threads["test"] == "all-reduce of 2 threads on device 0" and threads["result"] == "ok", threads
 assert threads["describe"]["arena"] == "in the host's memory: ranks share a device", threads
-assert [choice["algo"] for choice in threads["choices"]] == ["one_shot_ll", "two_shot_pipelined"]
+assert [choice["algo"] for choice in threads["choices"]] == ["one_shot", "two_shot"]
 assert processes["test"] == "all-reduce of 2 processes on device 0" and processes["result"] == "ok"
 assert processes["describe"]["arena"] == "none, for a host thread stages: processes share a device"
 assert processes["choices"] == [{"from_bytes": 2, "to_bytes": "any", "algo": "host_staged",
@@ -163,7 +212,8 @@ python3 - "$work/out" <<'PYTHON' || complain "forced plan of ranks that share a 
 import json, sys
 threads, processes = json.load(open(sys.argv[1]))["cuda"]["shared_device"]
 assert threads["result"] == "ok" and threads["describe"]["arena"] == "on the device", threads
-assert {choice["algo"] for choice in threads["choices"]} == {"two_shot_lines", "two_shot_pipelined"}
+assert {choice["algo"] for choice in threads["choices"]} == {"two_shot"}
+assert {choice["why"].split()[1] for choice in threads["choices"]} == {"two_shot_lines:", "two_shot_pipelined:"}
 assert "two_shot" in processes["result"] and "force none or host_staged" in processes["result"], processes
 PYTHON
 status 1 env TUTTI_STANDIN_DEVICES=1 TUTTI_ALLOW_OVERLAPPING_DEVICES=1 \

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The ranks of the tool begin together or not at all. */
 #include "ranks.h"
-#include "threads.h"
 
 #include <errno.h>
 #include <pthread.h>

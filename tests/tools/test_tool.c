@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Values of the command line, sizes in words, percentiles, shares of the cores. */
-#include "place.h"
+#include "placement.h"
 #include "stats.h"
 #include "tool.h"
 
@@ -153,7 +153,7 @@ static void shares_cover_all_cores(void **state)
         for (int ranks = 1; ranks <= TUTTI_MAX_RANKS && ranks <= cores; ranks++) {
             int next = 0, first;
             for (int rank = 0; rank < ranks; rank++) {
-                int count = place_share(cores, ranks, rank, &first);
+                int count = placement_share(cores, ranks, rank, &first);
                 assert_int_equal(first, next);
                 assert_in_range(count, cores / ranks, (cores + ranks - 1) / ranks);
                 next += count;

@@ -16,7 +16,7 @@ static const struct tune_plan plan = {
     .capability = 90,
     .ranks = 2,
     .count = 1,
-    .choices = {{TUTTI_ALGO_ONE_SHOT_LL, 64, 32, 1}},
+    .choices = {{"one_shot_ll", 64, 32, 1}},
     .bytes = {TUNE_REST},
 };
 

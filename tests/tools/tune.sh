@@ -6,7 +6,7 @@
 . "$(dirname "$0")/common.sh"
 need python3
 tutti=$1 cuda=$2 nvml=$3
-export TUTTI_CUDA_LIBRARY=$cuda TUTTI_NVML_LIBRARY=$nvml TUTTI_STANDIN_DEVICES=3
+export TUTTI_CUDA_LIBRARY=$cuda TUTTI_NVML_LIBRARY=$nvml TUTTI_STANDIN_DEVICES=3 TUTTI_STANDIN_MULTIPROCESSORS=132
 small=(--quick -b 1K -e 2K --iters 2 --graph 3)
 
 # plan RANKS FILE: what a communicator has that loads the file, as rows of a file.
@@ -73,7 +73,7 @@ for row in tune["rows"]:
 PYTHON
 
 # ---- elsewhere: what is smaller and larger, and what time did not allow, stays as it is built in
-status 0 "$tutti" tune -n 2 -b 64K -e 64K --iters 400 --graph 20 --seconds 1 -o "$work/new/folder/file"
+status 0 "$tutti" tune -n 2 -b 64K -e 64K --iters 40 --graph 5 --seconds 1 -o "$work/new/folder/file"
 out '^# [0-9]+ candidates were not reached in 1 s'
 status 0 "$tutti" tune "${small[@]}" -n 2 -o "$work/other"
 for bytes in 524288 2097152 rest; do

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Operations of a tutti.ProcessGroup: messages with tags, and collectives of CUDA tensors, which go through the host."""
+"""Messages with tags, by a tutti.ProcessGroup. Those of CUDA tensors go through the host."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 import torch
 
@@ -14,15 +14,6 @@ from tutti._tutti import ffi, lib
 from tutti.torch._operands import Operand, check_receiving, moved
 from tutti.torch._work import Work, event
 
-# For each function of a communicator: the one of process groups, and whether send and recv have a block for each rank.
-_FUNCTIONS = {
-    lib.tutti_broadcast_with: (lib.tutti_pg_broadcast, False, False),
-    lib.tutti_reduce_with: (lib.tutti_pg_reduce, False, False),
-    lib.tutti_all_gather_with: (lib.tutti_pg_all_gather, False, True),
-    lib.tutti_gather_with: (lib.tutti_pg_gather, False, True),
-    lib.tutti_reduce_scatter_with: (lib.tutti_pg_reduce_scatter, True, False),
-    lib.tutti_scatter_with: (lib.tutti_pg_scatter, True, False),
-}
 Block = tuple[Any, int, int]  # address, number of elements, dtype
 
 
@@ -30,7 +21,6 @@ class BackgroundWork(Work):
     """wait() moves the data itself if the group's thread has not begun."""
 
     _work: tutti.Work
-    explain: Callable[[BaseException], None] | None = None
 
     def start(self, group: tutti.ProcessGroup, function: Any, operands: Sequence[Any], arguments: Sequence[Any],
               written: Sequence[Any], inputs: Sequence[torch.Tensor], kept: Any, options: SubmitOptions) -> None:
@@ -46,8 +36,6 @@ class BackgroundWork(Work):
                 if error is None:
                     for operand in self._written:
                         operand.done()
-                elif self.explain:
-                    self.explain(error)
             except BaseException as raised:
                 error = raised
             self.finish(error)
@@ -81,28 +69,6 @@ def _describe(blocks: Sequence[Block], device: torch.device) -> tuple[Any, list[
 
 def _stream(device: torch.device) -> Any:
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
-
-
-def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device, calls: Sequence[tuple[Any, ...]],
-                     written: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Any, timeout: float | None,
-                     kept: Any, explain: Callable[[BaseException], None] | None) -> Work:
-    """Runs the calls of ProcessGroup._collective() as one operation behind the device's current stream."""
-    function, arguments = calls[0][0], calls[0][5:]
-    if function is lib.tutti_send_with:  # an all-to-all: one message to each rank, one from each
-        function, arguments = lib.tutti_pg_all_to_all, ()
-        sides = [[call[1:4] for call in calls[i::2]] for i in (0, 1)]
-    else:
-        function, *wide = _FUNCTIONS[function]
-        # An operand that this rank lacks is ffi.NULL itself.
-        sides = [[(call[place], call[3] * (group.world_size if is_wide else 1), call[4])
-                  for call in calls if call[place] is not ffi.NULL] for place, is_wide in zip((1, 2), wide)]
-    (send, kept_send), (recv, kept_recv) = [_describe(side, device) for side in sides]
-    stream = _stream(device)
-    work = BackgroundWork(title, outputs, stream)
-    work.explain = explain
-    work.start(group, function, (send, len(sides[0]), recv, len(sides[1])), arguments, written,
-               inputs, kept, {"timeout": timeout, "stream": stream})
-    return work
 
 
 def start_message(group: tutti.ProcessGroup, title: str, tensor: torch.Tensor, peer: int, tag: int) -> Work:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""All-reduce and barrier on CUDA, by a communicator for each device, on the current stream."""
+"""Collectives on CUDA, by a communicator for each group, on the current stream."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -13,33 +13,41 @@ from torch import _C
 import tutti
 from tutti._errors import InvalidError
 from tutti._tutti import ffi, lib
-from tutti.torch._operands import Operand, reduced_dtype, reduction
 from tutti.torch._work import FINISHED, Work, event
 
 if TYPE_CHECKING:
     from tutti.torch._group import ProcessGroup
 
 _cast, _STREAM = ffi.cast, ffi.typeof("tutti_stream_t")
+_streams: dict[Any, Any] = {}
 
 
 class CudaWork(Work):
-    """wait() makes the current stream wait for the operation, not the host."""
+    """wait() makes the current stream wait for the operation, not the host. The operation is on its stream already, and its
+    end is an event there. In a capture there is no event: what follows on the stream is ordered by the graph."""
 
-    def __init__(self, title: str, outputs: Any, device: torch.device, kept: Any) -> None:
-        super().__init__(title, outputs, torch.cuda.current_stream(device))
-        self._device, self._kept, self._event = device, kept, None
-        if not is_capturing(device):
-            self._event = torch.cuda.Event()
+    def __init__(self, group: ProcessGroup, title: str, outputs: Any, index: int, kept: Any) -> None:
+        super().__init__(title, outputs, current_stream(index))
+        self._index, self._kept, self._events = index, kept, group._cuda_events
+        self._event = None
+        if not is_capturing(index):
+            self._event = self._events.pop() if self._events else torch.cuda.Event()
             self._event.record(self._stream)
         self.finish()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        if self._event is not None:
-            self._event.wait(torch.cuda.current_stream(self._device))
+        stream = current_stream(self._index)
+        if self._event is not None and stream is not self._stream:
+            self._event.wait(stream)
         return True
 
     def is_completed(self) -> bool:
         return self._event is None or self._event.query()
+
+    def __del__(self) -> None:
+        """A stream that waits for an event waits for its last record before that, so another work may have it."""
+        if getattr(self, "_event", None) is not None:
+            self._events.append(self._event)
 
 
 def _communicator(group: ProcessGroup, device: torch.device) -> tutti.Communicator:
@@ -60,34 +68,43 @@ def stream_of(index: int) -> Any:
     return _cast(_STREAM, _C._cuda_getCurrentRawStream(index))
 
 
-def is_capturing(device: torch.device) -> bool:
-    with torch.cuda.device(device):
-        return bool(torch.cuda.is_current_stream_capturing())
+def current_stream(index: int) -> Any:
+    """The same as an object, which is one for each stream."""
+    key = _C._cuda_getCurrentStream(index)
+    stream = _streams.get(key)
+    if stream is None:
+        stream = _streams[key] = torch.cuda.Stream(stream_id=key[0], device_index=key[1], device_type=key[2])
+    return stream
 
 
-def all_reduce(group: ProcessGroup, tensors: Sequence[torch.Tensor], device: torch.device, opts: Any) -> Work:
-    """The tensors are used by the current stream alone, as PyTorch's allocator expects."""
-    comm, (op, kept), limit = _communicator(group, device), reduction(opts.reduceOp), group._limit(opts)
-    stream = stream_of(device.index)
-    with event("all_reduce", tensors):
-        for operand in map(Operand, tensors):
-            at, tensor = operand.address, operand.tensor
-            dtype = reduced_dtype(tensor)
+def is_capturing(index: int) -> bool:
+    """Whether the device's current stream is being captured."""
+    if _C._cuda_getDevice() == index:
+        return bool(_C._cuda_isCurrentStreamCapturing())
+    with torch.cuda.device(index):
+        return bool(_C._cuda_isCurrentStreamCapturing())
 
-            def call() -> None:
-                status = lib.tutti_all_reduce_with(at, at, tensor.numel(), dtype, op, comm.handle, stream, limit)
-                if status:
-                    group._raise(status, comm)
 
-            group._when_free(call)
+def collective(group: ProcessGroup, title: str, device: torch.device, calls: Sequence[tuple[Any, ...]],
+               operands: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Any, opts: Any, kept: Any,
+               explain: Callable[[BaseException], None] | None) -> Work:
+    """Enqueues the calls of ProcessGroup._collective(). The operands are used by the current stream alone, as PyTorch's
+    allocator expects."""
+    comm, stream, limit = _communicator(group, device), stream_of(device.index), group._limit(opts)
+    # Messages run together; collectives one after the other, each a kernel.
+    steps = [calls] if calls[0][0] is lib.tutti_send_with else [[call] for call in calls]
+    with event(title, inputs):
+        for step in steps:
+            group._when_free(lambda: group._call(step, comm, stream, limit, explain))
+        for operand in operands:
             operand.done()
-    return CudaWork("all_reduce", tensors, device, kept) if opts.asyncOp else FINISHED
+    return CudaWork(group, title, outputs, device.index, kept) if opts.asyncOp else FINISHED
 
 
 def barrier(group: ProcessGroup, opts: Any) -> Work:
     """The host waits, too, as with NCCL."""
     device = torch.device("cuda", torch.cuda.current_device() if opts.device.index is None else opts.device.index)
-    comm, stream = _communicator(group, device), torch.cuda.current_stream(device)
+    comm = _communicator(group, device)
 
     def call() -> None:
         status = lib.tutti_barrier_with(comm.handle, ffi.NULL, 0, stream_of(device.index), group._limit(opts))
@@ -96,9 +113,9 @@ def barrier(group: ProcessGroup, opts: Any) -> Work:
 
     with event("barrier", []):
         group._when_free(call)
-        if not is_capturing(device):
-            stream.synchronize()
+        if not is_capturing(device.index):
+            torch.cuda.current_stream(device).synchronize()
             status = lib.tutti_comm_status(comm.handle, ffi.NULL)
             if status:
                 group._raise(status, comm)
-    return CudaWork("barrier", [], device, None) if opts.asyncOp else FINISHED
+    return CudaWork(group, "barrier", [], device.index, None) if opts.asyncOp else FINISHED

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The process group: a communicator for the collectives, and a tutti.ProcessGroup for messages, sparse sums and most
-collectives of CUDA tensors.
+"""The process group: a communicator for the collectives of CPU tensors, one for those of CUDA tensors (_cuda.py), and a
+tutti.ProcessGroup for messages and sparse sums.
 
 All collectives of CPU tensors run on one communicator in the order of their calls. A synchronous one runs in the
 caller's thread. Asynchronous ones run in a thread of the group, and so does a synchronous one while that thread has
@@ -27,7 +27,7 @@ import tutti
 from tutti._errors import ConcurrentError, InvalidError, check, milliseconds
 from tutti._tutti import ffi, lib
 from tutti.torch import _cuda
-from tutti.torch._background import start_collective, start_message
+from tutti.torch._background import start_message
 from tutti.torch._monitored import monitored_barrier
 from tutti.torch._operands import (
     HANDLES, VALUES, Blocks, Operand, address, check_receiving, moved, reduced_dtype, reduction)
@@ -39,7 +39,7 @@ _ZERO = timedelta(0)
 _WORKS_AT_EXIT_S = 1.0
 _cast, _POINTER, _NULL, _all_reduce = ffi.cast, ffi.typeof("void *"), ffi.NULL, lib.tutti_all_reduce_with
 _ABORTED = lib.TUTTI_ERR_ABORTED
-_CONCURRENT = lib.TUTTI_ERR_CONCURRENT
+_CONCURRENT, _INVALID = lib.TUTTI_ERR_CONCURRENT, lib.TUTTI_ERR_INVALID
 _AllreduceOptions, _handle_of = c10d.AllreduceOptions, HANDLES.get
 _real_value_of = {dtype: value for dtype, value in VALUES.items() if not dtype.is_complex}.get
 _REFUSAL_BYTES = 4099  # of messages that no caller sends
@@ -50,8 +50,6 @@ Call = tuple[Any, ...]  # a function of the library, and its arguments before th
 class ProcessGroup(dist.ProcessGroup):
     """What torch.distributed.init_process_group("tutti") and new_group() make."""
 
-    _direct = ("cpu",)  # device types whose collectives run on the communicator itself
-
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str = "") -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._name, self._desc = rank, size, name, ""
@@ -59,6 +57,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._symmetric: tutti.SymmetricGroup | None = None
         self._cuda_comm: tutti.Communicator | None = None
         self._cuda_index = -1  # the device of _cuda_comm
+        self._cuda_events: list[Any] = []  # of works that are gone
         self._coalesced: list[Work] | None = None
         self._store = tutti.Store.wrap(store)
         self._timeout = timeout
@@ -183,53 +182,82 @@ class ProcessGroup(dist.ProcessGroup):
     def _collective(self, title: str, device: torch.device, calls: Sequence[Call], operands: Sequence[Any],
                     inputs: Sequence[torch.Tensor], outputs: Any, opts: Any, kept: Any = None,
                     explain: Callable[[BaseException], None] | None = None) -> Work:
-        """Starts calls of the library, as one group of calls if they are several. operands: those that receive. inputs: what
-        a profiler shows. explain: completes an error."""
-        timeout = opts.timeout
+        """Starts calls of the library. operands: those that receive. inputs: what a profiler shows. explain: completes an
+        error."""
         for operand in operands:
             check_receiving(title, operand.receivers)
-        if device.type not in self._direct:
-            work = start_collective(self._background, title, device, calls, operands, inputs, outputs,
-                                    timeout.total_seconds() if timeout > _ZERO else None, kept, explain)
+        if device.type == "cuda":
+            work = _cuda.collective(self, title, device, calls, operands, inputs, outputs, opts, kept, explain)
             return self._started(work, opts.asyncOp)
         options = self._limit(opts)
 
         def call(kept: Any = kept) -> None:
-            comm = self._comm
-            handle = comm._handle
-            if len(calls) == 1:
-                status = calls[0][0](*calls[0][1:], handle, ffi.NULL, options)
-            else:
-                check(lib.tutti_group_start())
-                for function, *arguments in calls:
-                    function(*arguments, handle, ffi.NULL, options)
-                status = lib.tutti_group_end()  # also the status of a refused call
-            if status:
-                self._raise(status, explain=explain)
+            self._call(calls, self._comm, _NULL, options, explain)
             for operand in operands:
                 operand.done()
 
         return self._start(title, call, inputs, outputs, opts.asyncOp)
 
+    def _call(self, calls: Sequence[Call], comm: tutti.Communicator, stream: Any, options: Any,
+              explain: Callable[[BaseException], None] | None) -> None:
+        """Makes calls of the library, as one group of calls if they are several."""
+        handle = comm._handle
+        if len(calls) == 1:
+            status = calls[0][0](*calls[0][1:], handle, stream, options)
+        else:
+            check(lib.tutti_group_start())
+            for function, *arguments in calls:
+                function(*arguments, handle, stream, options)
+            status = lib.tutti_group_end()  # also the status of a refused call
+        if status:
+            self._raise(status, comm, explain)
+
+    # ---- the short way: the work for other cases takes longer than a small operation
+
+    def _short(self, opts: Any, kind: Any, *tensors: torch.Tensor) -> Any:
+        """The communicator and the stream of the usual call: its options are of this kind, its tensors dense, of one device,
+        and used as they are; on CPU it is synchronous. Else None."""
+        if type(opts) is not kind or profiler._is_profiler_enabled or opts.timeout > _ZERO:
+            return None
+        index = tensors[0].get_device()
+        for tensor in tensors:
+            # A sparse tensor is not contiguous, a ZeroTensor has no address, and only complex tensors are conjugated.
+            if (_real_value_of(tensor.dtype) is None or not tensor.is_contiguous() or tensor.is_neg()
+                    or tensor.get_device() != index or not tensor.data_ptr()):
+                return None
+        if tensors[0].is_cuda:
+            return (self._cuda_comm, _cuda.stream_of(index)) if index == self._cuda_index else None
+        worker = self._worker
+        if tensors[0].is_cpu and not opts.asyncOp and worker.submitted == worker.ended:
+            return self._comm, _NULL
+        return None
+
+    def _short_end(self, status: int, comm: tutti.Communicator, title: str, opts: Any, outputs: Any,
+                   kept: Any = None) -> Work | None:
+        """None: the call takes the long way, on which errors of the caller have their texts."""
+        if not status:
+            if not opts.asyncOp:
+                return FINISHED
+            return self._started(_cuda.CudaWork(self, title, outputs, self._cuda_index, kept), True)
+        if status == _ABORTED or (status not in (_CONCURRENT, _INVALID) and not self._is_destroyed):
+            self._raise(status, comm)
+        return None
+
     # ---- reductions
 
     def _all_reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
         device = self._device("all_reduce", tensors)
-        if device.type == "cuda":
-            check_receiving("all_reduce", tensors)
-            return self._started(_cuda.all_reduce(self, tensors, device, opts), opts.asyncOp)
         op, kept = reduction(opts.reduceOp)
         operands = [Operand(tensor) for tensor in tensors]
         calls = [(lib.tutti_all_reduce_with, at := operand.address, at, operand.tensor.numel(),
                   reduced_dtype(operand.tensor), op) for operand in operands]
-        return self._collective("all_reduce", device, calls, operands, tensors, tensors, opts, kept)
+        return self._collective("all_reduce", device, calls, operands, tensors, tensors, opts, (operands, kept))
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, **more: Any) -> Work:
         if type(opts) is _AllreduceOptions and not opts.asyncOp:
-            # The usual case of dist.all_reduce(), without the work for other cases: it takes longer than a small sum.
+            # The short way of dist.all_reduce(), without calls in between.
             (tensor,), op, worker = tensors, _handle_of(hash(opts.reduceOp)), self._worker
             dtype, at = _real_value_of(tensor.dtype), 0
-            # A sparse tensor is not contiguous, a ZeroTensor has no address, and only complex tensors are conjugated.
             if (dtype is not None and op is not None and tensor.is_contiguous() and not tensor.is_neg()
                     and not profiler._is_profiler_enabled and opts.timeout <= _ZERO):
                 at = tensor.data_ptr()
@@ -247,6 +275,13 @@ class ProcessGroup(dist.ProcessGroup):
                         return FINISHED
                     if status == _ABORTED or (status != _CONCURRENT and not self._is_destroyed):
                         self._raise(status, comm)
+        elif type(tensors) is list and len(tensors) == 1 and (found := self._short(opts, _AllreduceOptions, tensors[0])):
+            op, (comm, stream), tensor = _handle_of(hash(opts.reduceOp)), found, tensors[0]
+            if op is not None:
+                at = _cast(_POINTER, tensor.data_ptr())
+                status = _all_reduce(at, at, tensor.numel(), VALUES[tensor.dtype], op, comm._handle, stream, self._options)
+                if (work := self._short_end(status, comm, "all_reduce", opts, tensors)) is not None:
+                    return work
         opts = _options(c10d.AllreduceOptions, opts, timeout, reduceOp=more.get("op"))
         tensor, = tensors = _listed(tensors)
         if tensor.is_sparse:
@@ -279,8 +314,16 @@ class ProcessGroup(dist.ProcessGroup):
         return self._start("all_reduce_sparse", call, [tensor], [tensor], opts.asyncOp, stream)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
-        opts = _rooted(c10d.ReduceOptions, opts, timeout, reduceOp=op)
         tensor, = tensors = _listed(tensors)
+        if found := self._short(opts, c10d.ReduceOptions, tensor):
+            handle, (comm, stream) = _handle_of(hash(opts.reduceOp)), found
+            if handle is not None:
+                at = _cast(_POINTER, tensor.data_ptr())
+                status = lib.tutti_reduce_with(at, at, tensor.numel(), VALUES[tensor.dtype], handle, opts.rootRank,
+                                               comm._handle, stream, self._options)
+                if (work := self._short_end(status, comm, "reduce", opts, tensors)) is not None:
+                    return work
+        opts = _rooted(c10d.ReduceOptions, opts, timeout, reduceOp=op)
         device = self._device("reduce", tensors)
         self._check_rank("reduce", "root", opts.rootRank)
         handle, kept = reduction(opts.reduceOp)
@@ -319,6 +362,14 @@ class ProcessGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
+        if self._is_block(output, given) and (found := self._short(opts, c10d.ReduceScatterOptions, output, given)):
+            op, (comm, stream) = _handle_of(hash(opts.reduceOp)), found
+            if op is not None:
+                status = lib.tutti_reduce_scatter_with(
+                    _cast(_POINTER, given.data_ptr()), _cast(_POINTER, output.data_ptr()), output.numel(),
+                    VALUES[output.dtype], op, comm._handle, stream, self._options)
+                if (work := self._short_end(status, comm, "reduce_scatter", opts, [output], given)) is not None:
+                    return work
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -326,8 +377,14 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- copies
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        opts = _rooted(c10d.BroadcastOptions, opts, timeout)
         tensor, = tensors = _listed(tensors)
+        if found := self._short(opts, c10d.BroadcastOptions, tensor):
+            at, (comm, stream) = _cast(_POINTER, tensor.data_ptr()), found
+            status = lib.tutti_broadcast_with(at, at, tensor.numel(), VALUES[tensor.dtype], opts.rootRank, comm._handle, stream,
+                                              self._options)
+            if (work := self._short_end(status, comm, "broadcast", opts, tensors)) is not None:
+                return work
+        opts = _rooted(c10d.BroadcastOptions, opts, timeout)
         device = self._device("broadcast", tensors)
         self._check_rank("broadcast", "root", opts.rootRank)
         operand = Operand(tensor)
@@ -371,6 +428,13 @@ class ProcessGroup(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
+        if self._is_block(given, output) and (found := self._short(opts, c10d.AllgatherOptions, output, given)):
+            comm, stream = found
+            status = lib.tutti_all_gather_with(
+                _cast(_POINTER, given.data_ptr()), _cast(_POINTER, output.data_ptr()), given.numel(), VALUES[given.dtype],
+                comm._handle, stream, self._options)
+            if (work := self._short_end(status, comm, "all_gather", opts, [output], given)) is not None:
+                return work
         return self.all_gather_single_coalesced([output], [given], opts)
 
     _allgather_base = all_gather_single
@@ -418,14 +482,31 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, output_splits: Sequence[int] = (),
                           input_splits: Sequence[int] = (), opts: Any = None) -> Work:
+        """On CPU always messages, so that a rank may name equal sizes where another names none."""
+        is_even = given.is_cuda and not output_splits and not input_splits and self._is_even(output, given)
+        if is_even and (found := self._short(opts, c10d.AllToAllOptions, output, given)):
+            comm, stream = found
+            status = lib.tutti_all_to_all_with(
+                _cast(_POINTER, given.data_ptr()), _cast(_POINTER, output.data_ptr()), given.numel() // self._size,
+                VALUES[given.dtype], comm._handle, stream, self._options)
+            if (work := self._short_end(status, comm, "all_to_all", opts, [output], given)) is not None:
+                self._exchanges += 1
+                return work
         device = self._device("all_to_all", [output, given])
         receive, send = Operand(output), Operand(given)
         try:
             outputs, inputs = self._parts(receive.memory, output_splits), self._parts(send.memory, input_splits)
         except InvalidError as error:
             self._refuse_all_to_all(device, error)
-        return self._all_to_all(device, outputs, inputs, [receive], [given], [output],
-                                _options(c10d.AllToAllOptions, opts))
+        opts = _options(c10d.AllToAllOptions, opts)
+        if not is_even:
+            return self._all_to_all(device, outputs, inputs, [receive], [given], [output], opts)
+        dtype, count = moved(given)
+        call = (lib.tutti_all_to_all_with, send.address, receive.address, count // self._size, dtype)
+        self._exchanges += 1
+        number = self._exchanges
+        return self._collective("all_to_all", device, [call], [receive], [given], [output], opts, (send, receive),
+                                lambda error: self._explain(error, number))
 
     def _parts(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
         rows = tensor.size(0) if tensor.dim() else 0
@@ -488,7 +569,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _message(self, title: str, tensors: Any, peer: int, tag: int) -> Work:
         tensor, = _listed(tensors)
-        self._device(title, [tensor])
+        _refuse_capture(f"{title} of", self._device(title, [tensor]))
         if peer != lib.TUTTI_ANY_SOURCE:
             self._check_rank(title, "peer", peer)
         return self._started(start_message(self._background, title, tensor, peer, tag), True)
@@ -584,8 +665,6 @@ class ProcessGroup(dist.ProcessGroup):
             if tensor.is_quantized:
                 raise InvalidError(f"tutti: {title} of a quantized tensor, {tensor.dtype}: pass its int_repr(), and the scale "
                                    f"and the zero point beside it")
-        if title != "all_reduce":
-            _refuse_capture(f"{title} of", device)
         return device
 
     def _check_open(self, title: str) -> None:
@@ -600,14 +679,21 @@ class ProcessGroup(dist.ProcessGroup):
         if len(tensors) != self._size:
             raise InvalidError(f"tutti: a list of {len(tensors)} for {self._size} ranks")
 
+    def _is_block(self, block: torch.Tensor, whole: torch.Tensor) -> bool:
+        return bool(whole.numel() == block.numel() * self._size and whole.dtype == block.dtype)
+
+    def _is_even(self, output: torch.Tensor, given: torch.Tensor) -> bool:
+        return bool(output.numel() == given.numel() and output.dtype == given.dtype and given.dim() > 0 and output.dim() > 0
+                    and given.size(0) % self._size == output.size(0) % self._size == 0)
+
     def _check_blocks(self, block: torch.Tensor, whole: torch.Tensor) -> None:
-        if whole.numel() != block.numel() * self._size or whole.dtype != block.dtype:
+        if not self._is_block(block, whole):
             raise InvalidError(f"tutti: {whole.numel()} elements of {whole.dtype} do not hold {self._size} blocks of "
                                f"{block.numel()} of {block.dtype}")
 
 
 def _refuse_capture(title: str, device: torch.device) -> None:
-    if device.type == "cuda" and _cuda.is_capturing(device):
+    if device.type == "cuda" and _cuda.is_capturing(device.index):
         raise InvalidError(f"tutti: {title} CUDA tensors goes through the host, so it cannot be captured")
 
 

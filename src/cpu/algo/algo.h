@@ -4,15 +4,15 @@
  * messages (small.c). In a longer operation each rank announces the operation and where its
  * operands lie. Then the ranks use the operands where they lie (direct.c), or move them in pieces.
  *
- * An algorithm in pieces has stages. Iteration t runs each stage on piece t - delay, in the order
- * of the stages. A peer that is a little late then costs nothing: meanwhile the rank works on other
+ * An algorithm in pieces has passes. Iteration t runs each pass on piece t - delay, in the order
+ * of the passes. A peer that is a little late then costs nothing: meanwhile the rank works on other
  * pieces.
  */
 #ifndef TUTTI_CPU_ALGO_H
 #define TUTTI_CPU_ALGO_H
 
 #include "cpu/transport/distance.h"
-#include "cpu/transport/op.h"
+#include "cpu/transport/step.h"
 
 enum { PIECES_IN_FLIGHT = 4 };
 
@@ -33,10 +33,10 @@ struct piece {
 enum announced_phase { PHASE_PROBE, PHASE_ENTER, PHASE_LEAVE, PHASE_PIECES };
 
 /* The state of an announced operation. */
-struct announced_op {
-    struct cpu_op base;
+struct announced_state {
+    struct cpu_state base;
     enum announced_phase phase;
-    unsigned stage;
+    unsigned pass;
     struct distance_probe probe;
     size_t pieces; /* in all */
     size_t whole;  /* elements of a whole piece */
@@ -44,9 +44,9 @@ struct announced_op {
     struct piece in_flight[PIECES_IN_FLIGHT];
 };
 
-/* Returns false if it has to wait or has failed. op->base.at is 0 when the stage begins. */
-typedef bool stage_fn(struct cpu_group *group, const struct request *request,
-                      struct announced_op *op, const struct piece *piece);
+/* Returns false if it has to wait or has failed. state->base.at is 0 when the pass begins. */
+typedef bool pass_fn(struct cpu_group *group, const struct request *request,
+                     struct announced_state *state, const struct piece *piece);
 
 struct announced {
     struct algorithm algorithm;
@@ -54,12 +54,12 @@ struct announced {
     size_t (*cut)(const struct cpu_group *group, const struct request *request);
     /* Called once for each piece, in order: sets the fields after `count`. */
     void (*place)(struct cpu_group *group, const struct request *request,
-                  const struct announced_op *op, struct piece *piece);
-    unsigned stages, last_delay;
+                  const struct announced_state *state, struct piece *piece);
+    unsigned passes, last_delay;
     struct {
         unsigned delay;
-        stage_fn *run;
-    } stage[4];
+        pass_fn *run;
+    } pass[4];
 };
 
 /* small.c; the bytes that a rank sends. */
@@ -70,16 +70,19 @@ extern const struct algorithm cpu_meeting; /* barrier.c: also operations without
 extern const struct announced cpu_swap, cpu_pieces, cpu_two_shot, cpu_mesh;
 
 /* announced.c: struct algorithm's functions. `request->choice.run` is a struct announced. */
-enum tutti_status announced_start(void *group, struct request *request, void *op);
-enum op_progress announced_step(void *group, struct request *request, void *op);
+enum tutti_status announced_start(void *group, struct request *request, void *state);
+enum step_progress announced_step(void *group, struct request *request, void *state);
 enum tutti_status announced_run(void *group, struct request *request, tutti_stream_t stream);
+/* cpu_run_more() of the two lanes. */
+enum tutti_status announced_more(struct cpu_group *group, struct request *request);
+enum tutti_status pair_more(struct cpu_group *group, struct request *request);
 #define ANNOUNCED_ALGORITHM                                                                        \
     {                                                                                              \
-        sizeof(struct announced_op), announced_start, announced_step, announced_run                \
+        sizeof(struct announced_state), announced_start, announced_step, announced_run             \
     }
 
-/* A stage: copies the own block, unless the collective reduces. */
-stage_fn own_copy;
+/* A pass: copies the own block, unless the collective reduces. */
+pass_fn own_copy;
 
 /* direct.c. Call it once all ranks have announced the operation. Sets *done to true if every rank
  * can reach all operands; then this rank has done its part. Else it does nothing. */
@@ -99,16 +102,17 @@ static inline unsigned char *operand_at(void *const *buffers, int rank, uint64_t
  * operands. A thread that uses them does not wait, so this call ends. */
 void direct_leave_failed(struct cpu_group *group, const struct request *request);
 
-/* Runs a whole operation whose operands the peers may use where they lie. `op` begins the state. */
+/* Runs a whole operation whose operands the peers may use where they lie. `state`: the whole
+ * state begins with it. */
 static inline __attribute__((always_inline)) enum tutti_status
-operation_run(struct cpu_group *group, struct request *request, struct cpu_op *op,
-              enum tutti_status (*start)(void *group, struct request *request, void *op),
-              cpu_step_fn *step)
+operation_run(struct cpu_group *group, struct request *request, struct cpu_state *state,
+              enum tutti_status (*start)(void *group, struct request *request, void *state),
+              cpu_step_fn *step, bool polls)
 {
-    enum tutti_status status = start(group, request, op);
+    enum tutti_status status = start(group, request, state);
     if (status != TUTTI_OK)
         return status;
-    status = cpu_steps_run(group, request, op, step);
+    status = cpu_steps_run(group, request, state, step, polls);
     if (status != TUTTI_OK)
         direct_leave_failed(group, request);
     return status;
@@ -117,20 +121,21 @@ operation_run(struct cpu_group *group, struct request *request, struct cpu_op *o
 /* Takes the next step of the flags for the piece. */
 static inline void piece_take_step(struct cpu_group *group, struct piece *piece)
 {
-    piece->step = ++group->op.step;
+    piece->step = ++group->counts.step;
     piece->slot = piece->step % LAYOUT_SLOTS;
 }
 
 /* Whether all peers' inputs of a piece have arrived. Checks in leaf order, the order of the
  * reduction. */
 static inline bool inputs_arrived(struct cpu_group *group, const struct request *request,
-                                  struct announced_op *op, const struct piece *piece)
+                                  struct announced_state *state, const struct piece *piece)
 {
-    for (; op->base.at < group->size; op->base.at++) {
-        const int r = group->ranks.order[op->base.at];
-        if (r != group->rank &&
-            !header_arrived(group, &op->base, r, &group->arenas[r]->in_flags[piece->slot].header,
-                            piece->step, request))
+    for (; state->base.at < group->peers.size; state->base.at++) {
+        const int r = group->order[state->base.at];
+        if (r != group->peers.rank &&
+            !header_arrived(group, &state->base, r,
+                            &group->peers.arenas[r]->in_flags[piece->slot].header, piece->step,
+                            request))
             return false;
     }
     return true;
@@ -143,12 +148,17 @@ static inline void leaves_reduce(const struct cpu_group *group, const struct req
     request->reduce(&(struct reduce_call){
         .out = out,
         .in = in,
-        .n = group->size,
+        .n = group->peers.size,
         .count = count,
         .scalar = request->scalar,
-        .divisor = group->size,
-        .begin = group->rank,
+        .divisor = group->peers.size,
+        .begin = group->peers.rank,
     });
 }
+
+/* Reduces `count` elements of all inputs in[leaf] into all outputs out[rank]. An output may be the
+ * input of its rank. `ahead`: reduction.h. */
+void owner_reduce(const struct cpu_group *group, const struct request *request,
+                  const void *const *in, unsigned char *const *out, size_t count, bool ahead);
 
 #endif

@@ -10,79 +10,75 @@
 
 static int next_other(const struct cpu_group *group, const struct request *request, int rank)
 {
-    return rank_set_next(rank_set_minus(request->subset, rank_set_of(group->rank)), rank);
+    return rank_set_next(rank_set_minus(request->subset, rank_set_of(group->peers.rank)), rank);
 }
 
 static enum tutti_status subset_start(struct cpu_group *group, struct request *request,
-                                      struct cpu_op *op)
+                                      struct cpu_state *state)
 {
-    const enum tutti_status status = lane_begin(group, LANE_SUBSET);
+    const enum tutti_status status = lane_begin(&group->peers, LANE_SUBSET);
     if (status != TUTTI_OK)
         return status;
-    request_started(request, group->op.sequence, RECORD_SUBSET, RECORD_RUNNING);
-    for (int r = next_other(group, request, -1); r >= 0; r = next_other(group, request, r)) {
-        uint32_t count = ++group->op.meetings[r];
-        struct layout_meeting *own = &group->own->meetings[r][count % 2];
-        own->subset = request->parameter;
-        order_store_release_u32(&own->count, count); /* B1 pairs A1 in word_arrived() */
-    }
-    op->at = next_other(group, request, -1);
+    request_started(request, group->peers.sequence, RECORD_SUBSET, RECORD_RUNNING);
+    for (int r = next_other(group, request, -1); r >= 0; r = next_other(group, request, r))
+        meeting_enter(&group->peers, r, request->parameter);
+    state->at = next_other(group, request, -1);
     POINT("subset.published");
-    bell_ring_if_heard(group);
+    bell_ring_if_heard(&group->peers);
     return TUTTI_OK;
 }
 
-static bool subset_entered(struct cpu_group *group, struct cpu_op *op,
+static bool subset_entered(struct cpu_group *group, struct cpu_state *state,
                            const struct request *request)
 {
-    for (; op->at >= 0; op->at = next_other(group, request, op->at)) {
-        const uint32_t count = group->op.meetings[op->at];
-        const struct layout_meeting *theirs =
-            &group->arenas[op->at]->meetings[group->rank][count % 2];
-        if (!word_arrived(op, op->at, &theirs->count, count))
+    for (; state->at >= 0; state->at = next_other(group, request, state->at)) {
+        const struct layout_meeting *theirs = meeting_of(&group->peers, state->at);
+        if (!word_arrived(state, state->at, &theirs->count, group->peers.meetings[state->at]))
             return false;
         if (theirs->subset != request->parameter) {
-            op->status = wait_mismatch(group, op->at, request->signature, theirs->subset, request);
+            state->status =
+                wait_mismatch(group, state->at, request->signature, theirs->subset, request);
             return false;
         }
     }
     return true;
 }
 
-static enum tutti_status start(void *opaque, struct request *request, void *state)
+static enum tutti_status start(void *opaque, struct request *request, void *memory)
 {
     struct cpu_group *group = opaque;
-    struct cpu_op *op = state;
-    op_init(op);
+    struct cpu_state *state = memory;
+    state_init(state);
     if (!rank_set_empty(request->subset))
-        return subset_start(group, request, op);
+        return subset_start(group, request, state);
     const enum tutti_status status = operation_begin(group);
     if (status != TUTTI_OK)
         return status;
-    const uint32_t sequence = (uint32_t)group->op.sequence;
-    request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
+    const uint32_t sequence = (uint32_t)group->peers.sequence;
+    request_started(request, group->peers.sequence, RECORD_CALL, RECORD_RUNNING);
     POINT("barrier.entered");
-    wait_publish(group, announcement_place(group, group->rank, group->op.announcement), sequence,
-                 request);
+    wait_publish(group,
+                 announcement_place(&group->peers, group->peers.rank, group->counts.announcement),
+                 sequence, request);
     return TUTTI_OK;
 }
 
-static enum op_progress step(void *opaque, struct request *request, void *state)
+static enum step_progress step(void *opaque, struct request *request, void *memory)
 {
     struct cpu_group *group = opaque;
-    struct cpu_op *op = state;
-    if (!(rank_set_empty(request->subset) ? all_entered : subset_entered)(group, op, request))
-        return op_stopped(op);
-    request->quick = group->op.deadline == 0;
-    return op_end(op, TUTTI_OK);
+    struct cpu_state *state = memory;
+    if (!(rank_set_empty(request->subset) ? all_entered : subset_entered)(group, state, request))
+        return step_stopped(state);
+    request->quick = group->peers.deadline == 0;
+    return step_end(state, TUTTI_OK);
 }
 
 enum tutti_status cpu_barrier(void *group, struct request *request, tutti_stream_t stream)
 {
-    struct cpu_op op;
-    const enum tutti_status status = start(group, request, &op);
+    struct cpu_state state;
+    const enum tutti_status status = start(group, request, &state);
     (void)stream;
-    return status == TUTTI_OK ? cpu_steps_run(group, request, &op, step) : status;
+    return status == TUTTI_OK ? cpu_steps_run(group, request, &state, step, false) : status;
 }
 
-const struct algorithm cpu_meeting = {sizeof(struct cpu_op), start, step, cpu_barrier};
+const struct algorithm cpu_meeting = {sizeof(struct cpu_state), start, step, cpu_barrier};

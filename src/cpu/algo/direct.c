@@ -17,7 +17,6 @@
 #include "cpu/algo/algo.h"
 #include "cpu/transport/chunk.h"
 #include "cpu/transport/copy.h"
-#include "cpu/transport/owner.h"
 #include "cpu/transport/team.h"
 
 #include <sched.h>
@@ -28,8 +27,8 @@ enum { TEAM_BYTES = 32 * 1024 }; /* for fewer bytes, threads cost more than they
 struct job {
     const struct cpu_group *group;
     const struct request *request;
-    unsigned char *send[TUTTI_MAX_RANKS];
-    unsigned char *recv[TUTTI_MAX_RANKS];
+    unsigned char *send[NODE_RANKS];
+    unsigned char *recv[NODE_RANKS];
     size_t first, count;
 };
 
@@ -40,7 +39,7 @@ static bool operands_find(struct job *job)
     const struct cpu_group *group = job->group;
     const struct request *request = job->request;
     const struct layout_operands *own = &request->operands;
-    for (int r = 0; r < group->size; r++) {
+    for (int r = 0; r < group->peers.size; r++) {
         const struct layout_operands *operands = &small_message_of(group, r)->u.operands;
         if (operands->send_id != own->send_id || operands->recv_id != own->recv_id)
             return false;
@@ -54,15 +53,16 @@ static bool operands_find(struct job *job)
 static const unsigned char *sent_to_me(const struct job *job, int rank)
 {
     const struct request *request = job->request;
-    return job->send[rank] + (request->send_all ? (size_t)job->group->rank * request->bytes : 0);
+    return job->send[rank] +
+           (request->send_all ? (size_t)job->group->peers.rank * request->bytes : 0);
 }
 
 static void blocks_copy(const struct job *job, size_t first, size_t count)
 {
     const struct cpu_group *group = job->group;
     const size_t width = job->request->element_bytes, at = first * width;
-    for (int i = 0; i < group->size; i++) {
-        const int r = (group->rank + i) % group->size;
+    for (int i = 0; i < group->peers.size; i++) {
+        const int r = (group->peers.rank + i) % group->peers.size;
         const unsigned char *from = sent_to_me(job, r) + at;
         unsigned char *to = request_received(job->request, r) + at;
         if (to != from)
@@ -72,13 +72,13 @@ static void blocks_copy(const struct job *job, size_t first, size_t count)
 
 static void elements_reduce(const struct job *job, size_t first, size_t count)
 {
-    const void *in[TUTTI_MAX_RANKS];
-    unsigned char *out[TUTTI_MAX_RANKS];
+    const void *in[NODE_RANKS];
+    unsigned char *out[NODE_RANKS];
     const struct cpu_group *group = job->group;
     const struct request *request = job->request;
     const size_t at = first * request->element_bytes;
-    for (int leaf = 0; leaf < group->size; leaf++) {
-        int r = group->ranks.order[leaf];
+    for (int leaf = 0; leaf < group->peers.size; leaf++) {
+        int r = group->order[leaf];
         in[leaf] = sent_to_me(job, r) + at;
         if (!request->send_all)
             out[r] = job->recv[r] + at;
@@ -113,38 +113,39 @@ static void job_run(struct job *job)
     job->first = 0;
     job->count = request->count;
     if (!request->send_all && !request->recv_all)
-        job->count = chunk_of(request->count,
-                              chunk_elements(request->count, group->size, request->element_bytes),
-                              group->rank, &job->first);
+        job->count =
+            chunk_of(request->count,
+                     chunk_elements(request->count, group->peers.size, request->element_bytes),
+                     group->peers.rank, &job->first);
     if (group->team && job->count * request->element_bytes >= TEAM_BYTES)
         cpu_team_run(group->team, part_run, job);
     else
         elements_run(job, job->first, job->count);
 }
 
-static enum tutti_status peers_check(struct cpu_group *group, struct rank_set peers)
+static enum tutti_status faults_check(struct cpu_group *group, struct rank_set peers)
 {
     struct tutti_fault fault;
     for (int r = rank_set_next(peers, -1); r >= 0; r = rank_set_next(peers, r))
-        if (cpu_group_check_peers(group, r, false, &fault)) {
-            order_store_release_u32(&group->own->touching, 0); /* T1 pairs A6 */
-            return cpu_group_fail(group, &fault);
+        if (peers_check(&group->peers, r, false, &fault)) {
+            order_store_release_u32(&group->peers.own->touching, 0); /* T1 pairs A6 */
+            return peers_fail(&group->peers, &fault);
         }
     return TUTTI_OK;
 }
 
 enum tutti_status direct_touch_begin(struct cpu_group *group, struct rank_set peers)
 {
-    order_store_relaxed_u32(&group->own->touching, 1);
+    order_store_relaxed_u32(&group->peers.own->touching, 1);
     order_fence();
-    return peers_check(group, peers);
+    return faults_check(group, peers);
 }
 
 enum tutti_status direct_touch_end(struct cpu_group *group, struct rank_set peers)
 {
     order_fence(); /* the operands were read before the faults */
-    const enum tutti_status status = peers_check(group, peers);
-    order_store_release_u32(&group->own->touching, 0); /* T1 pairs A6 */
+    const enum tutti_status status = faults_check(group, peers);
+    order_store_release_u32(&group->peers.own->touching, 0); /* T1 pairs A6 */
     return status;
 }
 
@@ -153,20 +154,9 @@ void direct_leave_failed(struct cpu_group *group, const struct request *request)
     order_fence(); /* the fault is visible before the caller writes to its operands again */
     if (!request->choice.zero_copy || request->operands.send_id != LAYOUT_THIS_PROCESS)
         return;
-    for (int r = 0; r < group->size; r++)
-        while (order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 pairs T1 */
+    for (int r = 0; r < group->peers.size; r++)
+        while (order_load_acquire_u32(&group->peers.arenas[r]->touching)) /* A6 pairs T1 */
             sched_yield();
-}
-
-bool direct_is_touched(struct cpu_group *group)
-{
-    struct rank_set left, dead;
-    order_fence();
-    cpu_group_exited_peers(group, &left, &dead);
-    for (int r = 0; r < group->size; r++)
-        if (!rank_set_has(dead, r) && order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 */
-            return true;
-    return false;
 }
 
 enum tutti_status direct_run(struct cpu_group *group, const struct request *request, bool *done)
@@ -178,11 +168,11 @@ enum tutti_status direct_run(struct cpu_group *group, const struct request *requ
     if (!*done)
         return TUTTI_OK;
     POINT("direct.entered");
-    enum tutti_status status = direct_touch_begin(group, rank_set_of(group->rank));
+    enum tutti_status status = direct_touch_begin(group, rank_set_of(group->peers.rank));
     if (status != TUTTI_OK)
         return status;
     job_run(&job);
-    status = direct_touch_end(group, rank_set_of(group->rank));
+    status = direct_touch_end(group, rank_set_of(group->peers.rank));
     POINT("direct.reduced");
     return status;
 }

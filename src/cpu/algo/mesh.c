@@ -38,54 +38,56 @@ static size_t cut(const struct cpu_group *group, const struct request *request)
 }
 
 static void place(struct cpu_group *group, const struct request *request,
-                  const struct announced_op *op, struct piece *piece)
+                  const struct announced_state *state, struct piece *piece)
 {
     const size_t width = request->element_bytes, partial = reduce_partial_bytes(request->dtype);
-    (void)op;
+    (void)state;
     piece_take_step(group, piece);
     piece->chunk = chunk_elements(piece->count, QUAD, width);
-    piece->owned = chunk_of(piece->count, piece->chunk, group->ranks.mesh.quarter, &piece->own);
+    piece->owned = chunk_of(piece->count, piece->chunk, group->mesh.quarter, &piece->own);
     const size_t inputs = piece->chunk * width * QUAD;
     piece->at = piece_buffer_take(group, inputs + piece->chunk * partial);
     piece->partials = piece->at + inputs;
 }
 
-static bool fill(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                 const struct piece *piece)
+static bool fill(struct cpu_group *group, const struct request *request,
+                 struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
-    unsigned char *buffer = piece_buffer_of(group, group->rank) + piece->at;
+    unsigned char *buffer = piece_buffer_of(group, group->peers.rank) + piece->at;
     const size_t behind = piece->own + piece->owned;
-    (void)op;
+    (void)state;
     copy_near(group, buffer, send, piece->own * width);
     copy_near(group, buffer + behind * width, send + behind * width,
               (piece->count - behind) * width);
     POINT("mesh.filled");
-    wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
+    wait_publish(group, &group->peers.own->in_flags[piece->slot].header, piece->step,
+                 request); /* P1 */
     return true;
 }
 
-static bool fold(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                 const struct piece *piece)
+static bool fold(struct cpu_group *group, const struct request *request,
+                 struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes;
     const void *in[QUAD];
-    for (; op->base.at < QUAD; op->base.at++) {
-        const int r = group->ranks.mesh.leaves[op->base.at];
-        if (r != group->rank &&
-            !header_arrived(group, &op->base, r, &group->arenas[r]->in_flags[piece->slot].header,
-                            piece->step, request))
+    for (; state->base.at < QUAD; state->base.at++) {
+        const int r = group->mesh.leaves[state->base.at];
+        if (r != group->peers.rank &&
+            !header_arrived(group, &state->base, r,
+                            &group->peers.arenas[r]->in_flags[piece->slot].header, piece->step,
+                            request))
             return false;
     }
     for (int leaf = 0; leaf < QUAD; leaf++) {
-        const int r = group->ranks.mesh.leaves[leaf];
-        in[leaf] = r == group->rank
+        const int r = group->mesh.leaves[leaf];
+        in[leaf] = r == group->peers.rank
                        ? (const unsigned char *)request->send + (piece->first + piece->own) * width
                        : piece_buffer_of(group, r) + piece->at + piece->own * width;
     }
     request->reduce(&(struct reduce_call){
-        .out = piece_buffer_of(group, group->rank) + piece->partials,
+        .out = piece_buffer_of(group, group->peers.rank) + piece->partials,
         .in = in,
         .n = QUAD,
         .count = piece->owned,
@@ -93,46 +95,48 @@ static bool fold(struct cpu_group *group, const struct request *request, struct 
         .out_partial = true,
     });
     POINT("mesh.folded");
-    wait_publish(group, &group->own->part_flags[piece->slot].header, piece->step, request); /* P2 */
+    wait_publish(group, &group->peers.own->part_flags[piece->slot].header, piece->step,
+                 request); /* P2 */
     return true;
 }
 
-static bool cross(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                  const struct piece *piece)
+static bool cross(struct cpu_group *group, const struct request *request,
+                  struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes;
-    const int partner = group->ranks.mesh.partner;
-    const void *const in[] = {piece_buffer_of(group, group->rank) + piece->partials,
+    const int partner = group->mesh.partner;
+    const void *const in[] = {piece_buffer_of(group, group->peers.rank) + piece->partials,
                               piece_buffer_of(group, partner) + piece->partials};
-    if (!header_arrived(group, &op->base, partner,
-                        &group->arenas[partner]->part_flags[piece->slot].header, piece->step,
+    if (!header_arrived(group, &state->base, partner,
+                        &group->peers.arenas[partner]->part_flags[piece->slot].header, piece->step,
                         request))
         return false;
     request->reduce(&(struct reduce_call){
         .out = (unsigned char *)request->recv + (piece->first + piece->own) * width,
-        .copy = piece_buffer_of(group, group->rank) + piece->at + piece->own * width,
+        .copy = piece_buffer_of(group, group->peers.rank) + piece->at + piece->own * width,
         .in = in,
         .n = 2,
         .partials = 2,
         .count = piece->owned,
-        .divisor = group->size,
+        .divisor = group->peers.size,
     });
     POINT("mesh.crossed");
-    wait_publish(group, &group->own->out_flags[piece->slot].header, piece->step, request); /* Q1 */
+    wait_publish(group, &group->peers.own->out_flags[piece->slot].header, piece->step,
+                 request); /* Q1 */
     return true;
 }
 
-static bool collect(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                    const struct piece *piece)
+static bool collect(struct cpu_group *group, const struct request *request,
+                    struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes;
     unsigned char *recv = (unsigned char *)request->recv + piece->first * width;
-    for (; op->base.at < QUAD - 1; op->base.at++) {
-        const int quarter = (group->ranks.mesh.quarter + 1 + op->base.at) % QUAD;
-        const int r = group->ranks.mesh.owners[quarter];
-        const struct layout_arena *arena = group->arenas[r];
-        if (!header_arrived(group, &op->base, r, &arena->out_flags[piece->slot].header, piece->step,
-                            request))
+    for (; state->base.at < QUAD - 1; state->base.at++) {
+        const int quarter = (group->mesh.quarter + 1 + state->base.at) % QUAD;
+        const int r = group->mesh.owners[quarter];
+        const struct layout_arena *arena = group->peers.arenas[r];
+        if (!header_arrived(group, &state->base, r, &arena->out_flags[piece->slot].header,
+                            piece->step, request))
             return false;
         size_t first, count = chunk_of(piece->count, piece->chunk, quarter, &first);
         group->isa->copy(recv + first * width,
@@ -146,7 +150,7 @@ const struct announced cpu_mesh = {
     .algorithm = ANNOUNCED_ALGORITHM,
     .cut = cut,
     .place = place,
-    .stages = 4,
+    .passes = 4,
     .last_delay = 3,
-    .stage = {{3, collect}, {2, cross}, {1, fold}, {0, fill}},
+    .pass = {{3, collect}, {2, cross}, {1, fold}, {0, fill}},
 };

@@ -4,8 +4,9 @@
  * in pieces, a message each; an empty block is one empty message, whose receiver compares its
  * length.
  *
- * A broadcast and an all-gather use one way to all ranks, the others a way for each pair of ranks.
- * A rank that reduces waits for a piece of every rank, then reduces the pieces where they lie.
+ * A broadcast and an all-gather use one queue to all ranks, the others a queue for each pair of
+ * ranks. A rank that reduces waits for a piece of every rank, then reduces the pieces where they
+ * lie.
  *
  * With a root, and in a message, a rank offers a long block that other ranks may reach. They read
  * it where it lies, and the sender writes a share of it into their memory. The sender's call ends
@@ -32,18 +33,18 @@ enum { PIECE_LEAST_BYTES = 16 * 1024 };
  * instead of 1.5.) */
 enum { SHARE_LEAST_BYTES = 256 * 1024 };
 
-/* A block on its way. */
+/* A block that moves. */
 struct pair_block {
     size_t at; /* in its operand */
     size_t bytes;
-    size_t done;                /* of the bytes */
-    uint64_t signature;         /* of its messages */
-    uint64_t message;           /* the one that offered it */
-    const unsigned char *place; /* of an offered block that this rank has accepted; else NULL */
+    size_t done;                   /* of the bytes */
+    uint64_t signature;            /* of its messages */
+    uint64_t message;              /* the one that offered it */
+    const unsigned char *accepted; /* where an offered block lies that this rank reads; else NULL */
 };
 
-struct pair_op {
-    struct cpu_op base;
+struct pair_state {
+    struct cpu_state base;
     bool to_all;
     bool sends, receives;     /* the rank has that operand */
     bool copies_own;          /* the rank has to copy its own block */
@@ -55,29 +56,29 @@ struct pair_op {
     struct rank_set refused;
     bool offers; /* the blocks that this rank sends, where they lie */
     struct distance_probe probe;
-    struct pair_block sent[TUTTI_MAX_RANKS]; /* [the own rank]: to all */
-    struct pair_block received[TUTTI_MAX_RANKS];
+    struct pair_block sent[NODE_RANKS]; /* [the own rank]: to all */
+    struct pair_block received[NODE_RANKS];
 };
 
 /* Sets the ranks to which this rank sends, and those from which it receives. */
-static void ways_find(const struct cpu_group *group, const struct request *request,
-                      struct pair_op *op)
+static void ends_find(const struct cpu_group *group, const struct request *request,
+                      struct pair_state *state)
 {
     const struct coll *coll = &coll_rows[request->collective];
     const struct rank_set root = coll->peer ? rank_set_of(request->peer) : rank_set_none;
-    const struct rank_set own = rank_set_of(group->rank);
-    const struct rank_set others = rank_set_minus(rank_set_all(group->size), own);
-    const bool is_root = group->rank == request->peer, to_root = coll->recv == COLL_OF_ROOT;
-    op->to = op->from = rank_set_none;
+    const struct rank_set own = rank_set_of(group->peers.rank);
+    const struct rank_set others = rank_set_minus(rank_set_all(group->peers.size), own);
+    const bool is_root = group->peers.rank == request->peer, to_root = coll->recv == COLL_OF_ROOT;
+    state->to = state->from = rank_set_none;
     if (coll->peer == COLL_PARTNER)
-        *(coll->recv == COLL_OF_NONE ? &op->to : &op->from) = root;
+        *(coll->recv == COLL_OF_NONE ? &state->to : &state->from) = root;
     else if (coll->peer == COLL_ROOT && !is_root)
-        *(to_root ? &op->to : &op->from) = root;
+        *(to_root ? &state->to : &state->from) = root;
     else {
         if (to_root || !coll->peer)
-            op->from = request->reduce ? rank_set_all(group->size) : others;
+            state->from = request->reduce ? rank_set_all(group->peers.size) : others;
         if (!to_root)
-            op->to = op->to_all && group->size > 1 ? own : others;
+            state->to = state->to_all && group->peers.size > 1 ? own : others;
     }
 }
 
@@ -90,7 +91,7 @@ static void blocks_find(const struct request *request, bool many, const struct c
     for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
         struct pair_block *block = &blocks[r];
         block->done = 0;
-        block->place = NULL;
+        block->accepted = NULL;
         if (!varies) {
             block->at = many ? (size_t)r * request->bytes : 0;
             block->bytes = request->bytes;
@@ -98,70 +99,77 @@ static void blocks_find(const struct request *request, bool many, const struct c
             continue;
         }
         const size_t count = many ? given->counts[r] : request->count;
-        const size_t at = many && given->displacements ? given->displacements[r] : next;
-        block->at = at * request->bytes;
+        block->at = (many ? coll_block_start(given, r, &next) : 0) * request->bytes;
         block->bytes = count * request->bytes;
         block->signature = signature_set_count(request->signature, count);
-        next += many ? count : 0;
     }
 }
 
 /* The root and its next partner measure their distance if the block is so long that they wait for
  * each other. All ranks count the operation. */
-static void probe_begin(struct cpu_group *group, const struct request *request, struct pair_op *op)
+static void probe_begin(struct cpu_group *group, const struct request *request,
+                        struct pair_state *state)
 {
     const struct coll *coll = &coll_rows[request->collective];
-    op->probe.done = DISTANCE_PING_PONGS;
-    if (coll->peer != COLL_ROOT || coll->varies || request->bytes <= LAYOUT_WINDOW * op->whole)
+    state->probe.done = DISTANCE_PING_PONGS;
+    if (coll->peer != COLL_ROOT || coll->varies || request->bytes <= LAYOUT_WINDOW * state->whole)
         return;
-    op->probe = distance_begin(group, request);
-    if (group->rank != request->peer && op->probe.partner != request->peer)
-        op->probe.done = DISTANCE_PING_PONGS;
+    state->probe = distance_begin(group, request);
+    if (group->peers.rank != request->peer && state->probe.partner != request->peer)
+        state->probe.done = DISTANCE_PING_PONGS;
 }
 
-static enum tutti_status pair_start(void *opaque, struct request *request, void *state)
+/* Sets everything but the probe. */
+static void state_prepare(struct cpu_group *group, const struct request *request,
+                          struct pair_state *state)
+{
+    const struct coll *coll = &coll_rows[request->collective];
+    state_init(&state->base);
+    state->to_all = !coll->send_all && !coll->reduces && coll->peer != COLL_PARTNER &&
+                    coll->recv == COLL_OF_ALL;
+    state->offered = state->answered = state->refused = rank_set_none;
+    state->offers = request->choice.zero_copy && request->operands.send_id != LAYOUT_PRIVATE;
+    state->whole = message_bytes(group, state->to_all);
+    state->least = group->peers.oversubscribed ? state->whole : PIECE_LEAST_BYTES;
+    state->sends = coll_has(coll->send, group->peers.rank, request->peer);
+    state->receives = coll_has(coll->recv, group->peers.rank, request->peer);
+    ends_find(group, request, state);
+    struct rank_set to = state->to, from = state->from;
+    if (state->sends && state->receives) {
+        rank_set_add(&to, group->peers.rank);
+        rank_set_add(&from, group->peers.rank);
+    }
+    blocks_find(request, coll->send_all, &request->send_blocks, to, state->sent);
+    blocks_find(request, coll->recv_all, &request->recv_blocks, from, state->received);
+    state->copies_own =
+        state->sends && state->receives && !request->reduce &&
+        state->received[group->peers.rank].bytes &&
+        (const unsigned char *)request->send + state->sent[group->peers.rank].at !=
+            (const unsigned char *)request->recv + state->received[group->peers.rank].at;
+    state->own_waits = state->copies_own;
+}
+
+static enum tutti_status pair_start(void *opaque, struct request *request, void *memory)
 {
     struct cpu_group *group = opaque;
-    struct pair_op *op = state;
-    const struct coll *coll = &coll_rows[request->collective];
+    struct pair_state *state = memory;
     const enum tutti_status status = pair_begin(group, request);
     if (status != TUTTI_OK)
         return status;
-    op_init(&op->base);
-    op->to_all = !coll->send_all && !coll->reduces && coll->peer != COLL_PARTNER &&
-                 coll->recv == COLL_OF_ALL;
-    op->offered = op->answered = op->refused = rank_set_none;
-    op->offers = request->choice.zero_copy && request->operands.send_id != LAYOUT_PRIVATE;
-    op->whole = message_bytes(group, op->to_all);
-    op->least = group->oversubscribed ? op->whole : PIECE_LEAST_BYTES;
-    op->sends = coll_has(coll->send, group->rank, request->peer);
-    op->receives = coll_has(coll->recv, group->rank, request->peer);
-    probe_begin(group, request, op);
-    ways_find(group, request, op);
-    struct rank_set to = op->to, from = op->from;
-    if (op->sends && op->receives) {
-        rank_set_add(&to, group->rank);
-        rank_set_add(&from, group->rank);
-    }
-    blocks_find(request, coll->send_all, &request->send_blocks, to, op->sent);
-    blocks_find(request, coll->recv_all, &request->recv_blocks, from, op->received);
-    op->copies_own = op->sends && op->receives && !request->reduce &&
-                     op->received[group->rank].bytes &&
-                     (const unsigned char *)request->send + op->sent[group->rank].at !=
-                         (const unsigned char *)request->recv + op->received[group->rank].at;
-    op->own_waits = op->copies_own;
+    state_prepare(group, request, state);
+    probe_begin(group, request, state);
     POINT("pair.entered");
-    request_started(request, group->op.sequence, request_kind(request), RECORD_RUNNING);
+    request_started(request, group->peers.sequence, request_kind(request), RECORD_RUNNING);
     return TUTTI_OK;
 }
 
 /* The bytes of a block's next piece. */
-static size_t piece_of(const struct pair_op *op, const struct pair_block *block)
+static size_t piece_of(const struct pair_state *state, const struct pair_block *block)
 {
     const size_t left = block->bytes - block->done;
     const size_t quarter = block->bytes / 4 / LAYOUT_LINE * LAYOUT_LINE;
-    const size_t wanted = quarter > op->least ? quarter : op->least;
-    const size_t most = wanted < op->whole ? wanted : op->whole;
+    const size_t wanted = quarter > state->least ? quarter : state->least;
+    const size_t most = wanted < state->whole ? wanted : state->whole;
     return left < most ? left : most;
 }
 
@@ -176,45 +184,46 @@ static unsigned char *received_at(const struct request *request, const struct pa
     return (unsigned char *)request->recv + block->at + block->done;
 }
 
-/* Whether all readers of the way have read the old message in its next place. */
-static bool is_free(struct cpu_group *group, struct pair_op *op, int to)
+/* Whether all readers of the queue have read the old message in its next place. */
+static bool is_free(struct cpu_group *group, struct pair_state *state, int to)
 {
-    if (to != group->rank)
-        return place_is_free(group, &op->base, to, false);
-    for (; op->base.at < group->size; op->base.at++)
-        if (op->base.at != group->rank && !place_is_free(group, &op->base, op->base.at, true))
+    if (to != group->peers.rank)
+        return place_is_free(group, &state->base, to, false);
+    for (; state->base.at < group->peers.size; state->base.at++)
+        if (state->base.at != group->peers.rank &&
+            !place_is_free(group, &state->base, state->base.at, true))
             return false;
-    op->base.at = 0;
+    state->base.at = 0;
     return true;
 }
 
 /* ---- blocks that are read where they lie ----------------------------------------------------- */
 
-/* After a refusal: from now on the ranks use the ways for each pair of ranks. */
-static void to_each(const struct cpu_group *group, struct pair_op *op)
+/* After a refusal: from now on the ranks use the queues of each pair of ranks. */
+static void to_each(const struct cpu_group *group, struct pair_state *state)
 {
-    op->to_all = false;
-    op->whole = message_bytes(group, false);
+    state->to_all = false;
+    state->whole = message_bytes(group, false);
 }
 
 /* Offers the block for a rank, or for all. The place of the message must be free. */
-static void block_offer(struct cpu_group *group, const struct request *request, struct pair_op *op,
-                        int to)
+static void block_offer(struct cpu_group *group, const struct request *request,
+                        struct pair_state *state, int to)
 {
     struct layout_message *message = message_next(group, to);
-    struct pair_block *block = &op->sent[to];
+    struct pair_block *block = &state->sent[to];
     message->u.operands = request->operands;
     message->u.operands.send += block->at;
-    message->u.operands.recv_id = op->copies_own ? LAYOUT_PRIVATE : request->operands.send_id;
+    message->u.operands.recv_id = state->copies_own ? LAYOUT_PRIVATE : request->operands.send_id;
     message->order = message_order(group, request) | LAYOUT_OFFER_ORDER;
-    block->message = group->op.sent[to];
+    block->message = group->counts.sent[to];
     message_post(group, to, block->signature, request->parameter);
     POINT("pair.offered");
-    rank_set_remove(&op->to, to);
-    for (int r = 0; r < group->size; r++)
-        if (r != group->rank && (r == to || op->to_all)) {
-            rank_set_add(&op->offered, r);
-            group->op.offers[r]++;
+    rank_set_remove(&state->to, to);
+    for (int r = 0; r < group->peers.size; r++)
+        if (r != group->peers.rank && (r == to || state->to_all)) {
+            rank_set_add(&state->offered, r);
+            group->counts.offers[r]++;
         }
 }
 
@@ -222,156 +231,161 @@ static void block_offer(struct cpu_group *group, const struct request *request, 
 static enum tutti_status share_write(struct cpu_group *group, const struct request *request,
                                      const struct pair_block *block, int to)
 {
-    const struct layout_read *answer = reads_of(group, to, group->rank);
+    const struct layout_read *answer = reads_of(group, to, group->peers.rank);
     const size_t share = answer->share_bytes;
     enum tutti_status status = direct_touch_begin(group, rank_set_of(to));
     if (status == TUTTI_OK) {
-        copy_near(group, operand_at(request->send_buffers, to, answer->place),
+        copy_near(group, operand_at(request->send_buffers, to, answer->share_at),
                   (const unsigned char *)request->send + block->at + block->bytes - share, share);
         status = direct_touch_end(group, rank_set_of(to));
     }
     if (status != TUTTI_OK)
         return status;
-    order_store_release_u32(&reads_of(group, group->rank, to)->written, /* X5 pairs A1 */
-                            group->op.offers[to]);
-    bell_ring_if_heard(group);
+    order_store_release_u32(&reads_of(group, group->peers.rank, to)->written, /* X5 pairs A1 */
+                            group->counts.offers[to]);
+    bell_ring_if_heard(&group->peers);
     return TUTTI_OK;
 }
 
 /* Whether a reader has answered and ended. */
-static bool offer_ended(struct cpu_group *group, const struct request *request, struct pair_op *op,
-                        int to)
+static bool offer_ended(struct cpu_group *group, const struct request *request,
+                        struct pair_state *state, int to)
 {
-    struct pair_block *block = &op->sent[op->to_all ? group->rank : to];
-    const struct layout_read *answer = reads_of(group, to, group->rank);
-    if (!rank_set_has(op->answered, to)) {
-        if (!word_arrived(&op->base, to, &answer->answered, group->op.offers[to])) /* A1: X4 */
+    struct pair_block *block = &state->sent[state->to_all ? group->peers.rank : to];
+    const struct layout_read *answer = reads_of(group, to, group->peers.rank);
+    if (!rank_set_has(state->answered, to)) {
+        if (!word_arrived(&state->base, to, &answer->answered,
+                          group->counts.offers[to])) /* A1: X4 */
             return false;
-        rank_set_add(&op->answered, to);
+        rank_set_add(&state->answered, to);
         if (answer->share_bytes == LAYOUT_REFUSED)
-            rank_set_add(&op->refused, to);
-        else if (answer->share_bytes && op->base.status == TUTTI_OK)
-            op->base.status = share_write(group, request, block, to);
+            rank_set_add(&state->refused, to);
+        else if (answer->share_bytes && state->base.status == TUTTI_OK)
+            state->base.status = share_write(group, request, block, to);
     }
-    return op->base.status == TUTTI_OK &&
-           word_arrived(&op->base, to,
-                        message_read(group, to, group->rank, op->to_all, block->message),
+    return state->base.status == TUTTI_OK &&
+           word_arrived(&state->base, to,
+                        message_read(group, to, group->peers.rank, state->to_all, block->message),
                         message_number(block->message));
 }
 
 /* Goes on with the offers. At their end the block is sent in pieces to the ranks that have refused,
  * to each one by itself. */
-static void offers_end(struct cpu_group *group, const struct request *request, struct pair_op *op)
+static void offers_end(struct cpu_group *group, const struct request *request,
+                       struct pair_state *state)
 {
-    const struct pair_block *block = &op->sent[group->rank];
-    for (int r = rank_set_next(op->offered, -1); r >= 0; r = rank_set_next(op->offered, r))
-        if (offer_ended(group, request, op, r))
-            rank_set_remove(&op->offered, r);
-    if (!rank_set_empty(op->offered) || rank_set_empty(op->refused))
+    const struct pair_block *block = &state->sent[group->peers.rank];
+    for (int r = rank_set_next(state->offered, -1); r >= 0; r = rank_set_next(state->offered, r))
+        if (offer_ended(group, request, state, r))
+            rank_set_remove(&state->offered, r);
+    if (!rank_set_empty(state->offered) || rank_set_empty(state->refused))
         return;
-    for (int r = rank_set_next(op->refused, -1); r >= 0; r = rank_set_next(op->refused, r)) {
-        rank_set_add(&op->to, r);
-        if (op->to_all)
-            op->sent[r] = *block;
+    for (int r = rank_set_next(state->refused, -1); r >= 0; r = rank_set_next(state->refused, r)) {
+        rank_set_add(&state->to, r);
+        if (state->to_all)
+            state->sent[r] = *block;
     }
-    op->refused = rank_set_none;
-    op->offers = false;
-    to_each(group, op);
+    state->refused = rank_set_none;
+    state->offers = false;
+    to_each(group, state);
 }
 
 /* The bytes of an offered block that its sender writes. The root of a collective has a part in the
  * blocks of all other ranks, unless it copies its own block meanwhile. */
 static size_t share_of(const struct cpu_group *group, const struct request *request,
-                       const struct pair_op *op, const struct layout_operands *offer, size_t bytes)
+                       const struct pair_state *state, const struct layout_operands *offer,
+                       size_t bytes)
 {
     const bool partner = coll_rows[request->collective].peer == COLL_PARTNER;
-    const size_t ranks = partner ? 2 : (size_t)group->size;
+    const size_t ranks = partner ? 2 : (size_t)group->peers.size;
     const size_t part = bytes / ranks / LAYOUT_LINE * LAYOUT_LINE;
-    if (group->oversubscribed || bytes < SHARE_LEAST_BYTES ||
+    if (group->peers.oversubscribed || bytes < SHARE_LEAST_BYTES ||
         request->operands.recv_id != offer->send_id)
         return 0;
-    if (!partner && request->peer == group->rank)
-        return op->copies_own ? bytes : bytes - part;
+    if (!partner && request->peer == group->peers.rank)
+        return state->copies_own ? bytes : bytes - part;
     return offer->recv_id == LAYOUT_PRIVATE ? 0 : part;
 }
 
-/* Answers an offer. Accepts it, and sets block->place, if this rank has an operand of its own in
+/* Answers an offer. Accepts it, and sets block->accepted, if this rank has an operand of its own in
  * the same allocation. Its caller keeps that allocation, and so the peers' mappings. */
-static void offer_answer(struct cpu_group *group, const struct request *request, struct pair_op *op,
-                         int from)
+static void offer_answer(struct cpu_group *group, const struct request *request,
+                         struct pair_state *state, int from)
 {
-    struct layout_read *answer = reads_of(group, group->rank, from);
-    struct pair_block *block = &op->received[from];
-    const struct layout_operands *offer = &message_front(group, from, op->to_all)->u.operands;
+    struct layout_read *answer = reads_of(group, group->peers.rank, from);
+    struct pair_block *block = &state->received[from];
+    const struct layout_operands *offer = &message_front(group, from, state->to_all)->u.operands;
     const struct layout_operands *own = &request->operands;
     if (request->choice.zero_copy && own->recv_id == offer->send_id)
-        block->place = operand_at(request->recv_buffers, from, offer->send);
+        block->accepted = operand_at(request->recv_buffers, from, offer->send);
     else if (request->choice.zero_copy && own->send_id == offer->send_id)
-        block->place = operand_at(request->send_buffers, from, offer->send);
+        block->accepted = operand_at(request->send_buffers, from, offer->send);
     answer->share_bytes =
-        block->place ? share_of(group, request, op, offer, block->bytes) : LAYOUT_REFUSED;
-    if (block->place)
-        answer->place = own->recv + block->at + block->bytes - answer->share_bytes;
-    order_store_release_u32(&answer->answered, ++group->op.answers[from]); /* X4 pairs A1 */
-    bell_ring_if_heard(group);
+        block->accepted ? share_of(group, request, state, offer, block->bytes) : LAYOUT_REFUSED;
+    if (block->accepted)
+        answer->share_at = own->recv + block->at + block->bytes - answer->share_bytes;
+    order_store_release_u32(&answer->answered, ++group->counts.answers[from]); /* X4 pairs A1 */
+    bell_ring_if_heard(&group->peers);
     POINT("pair.answered");
-    if (block->place)
+    if (block->accepted)
         return;
-    message_release(group, from, op->to_all);
-    to_each(group, op);
+    message_release(group, from, state->to_all);
+    to_each(group, state);
 }
 
 /* Whether a piece of the block has arrived, or this rank has accepted the whole block. */
-static bool has_arrived(struct cpu_group *group, const struct request *request, struct pair_op *op,
-                        int from)
+static bool has_arrived(struct cpu_group *group, const struct request *request,
+                        struct pair_state *state, int from)
 {
-    const struct pair_block *block = &op->received[from];
+    const struct pair_block *block = &state->received[from];
     do {
-        if (!message_arrived(group, &op->base, from, op->to_all, block->signature, request))
+        if (!message_arrived(group, &state->base, from, state->to_all, block->signature, request))
             return false;
-        if (block->place || !(message_front(group, from, op->to_all)->order & LAYOUT_OFFER_ORDER))
+        if (block->accepted ||
+            !(message_front(group, from, state->to_all)->order & LAYOUT_OFFER_ORDER))
             return true;
-        offer_answer(group, request, op, from);
-    } while (!block->place); /* pieces follow */
+        offer_answer(group, request, state, from);
+    } while (!block->accepted); /* pieces follow */
     return true;
 }
 
 /* Reads an accepted block, except for its sender's share. Returns whether that, too, is there. */
-static bool offer_take(struct cpu_group *group, const struct request *request, struct pair_op *op,
-                       int from)
+static bool offer_take(struct cpu_group *group, const struct request *request,
+                       struct pair_state *state, int from)
 {
-    struct layout_read *answer = reads_of(group, group->rank, from);
-    struct pair_block *block = &op->received[from];
-    if (!block->done && op->base.status == TUTTI_OK) {
-        op->base.status = direct_touch_begin(group, rank_set_of(from));
-        if (op->base.status != TUTTI_OK)
+    struct layout_read *answer = reads_of(group, group->peers.rank, from);
+    struct pair_block *block = &state->received[from];
+    if (!block->done && state->base.status == TUTTI_OK) {
+        state->base.status = direct_touch_begin(group, rank_set_of(from));
+        if (state->base.status != TUTTI_OK)
             return false;
-        copy_near(group, received_at(request, block), block->place,
+        copy_near(group, received_at(request, block), block->accepted,
                   block->bytes - answer->share_bytes);
-        op->base.status = direct_touch_end(group, rank_set_of(from));
+        state->base.status = direct_touch_end(group, rank_set_of(from));
         block->done = block->bytes;
     }
-    return op->base.status == TUTTI_OK &&
+    return state->base.status == TUTTI_OK &&
            (!answer->share_bytes ||
-            word_arrived(&op->base, from, &reads_of(group, from, group->rank)->written,
-                         group->op.answers[from])); /* A1 pairs X5 */
+            word_arrived(&state->base, from, &reads_of(group, from, group->peers.rank)->written,
+                         group->counts.answers[from])); /* A1 pairs X5 */
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Sends pieces while places are free. */
-static void pieces_send(struct cpu_group *group, const struct request *request, struct pair_op *op)
+static void pieces_send(struct cpu_group *group, const struct request *request,
+                        struct pair_state *state)
 {
-    for (int r = rank_set_next(op->to, -1); r >= 0; r = rank_set_next(op->to, r)) {
-        struct pair_block *block = &op->sent[r];
+    for (int r = rank_set_next(state->to, -1); r >= 0; r = rank_set_next(state->to, r)) {
+        struct pair_block *block = &state->sent[r];
         bool more = true;
-        if (op->offers) {
-            if (is_free(group, op, r))
-                block_offer(group, request, op, r);
+        if (state->offers) {
+            if (is_free(group, state, r))
+                block_offer(group, request, state, r);
             continue;
         }
-        while (more && is_free(group, op, r)) {
-            const size_t bytes = piece_of(op, block);
+        while (more && is_free(group, state, r)) {
+            const size_t bytes = piece_of(state, block);
             message_send(group, r, bytes ? sent_at(request, block) : NULL, bytes, block->signature,
                          request);
             POINT("pair.sent");
@@ -379,44 +393,45 @@ static void pieces_send(struct cpu_group *group, const struct request *request, 
             more = block->done < block->bytes;
         }
         if (!more)
-            rank_set_remove(&op->to, r);
+            rank_set_remove(&state->to, r);
     }
 }
 
 /* Takes the pieces that have arrived. */
-static void pieces_take(struct cpu_group *group, const struct request *request, struct pair_op *op)
+static void pieces_take(struct cpu_group *group, const struct request *request,
+                        struct pair_state *state)
 {
-    for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r)) {
-        struct pair_block *block = &op->received[r];
+    for (int r = rank_set_next(state->from, -1); r >= 0; r = rank_set_next(state->from, r)) {
+        struct pair_block *block = &state->received[r];
         bool more = true;
-        while (more && has_arrived(group, request, op, r)) {
-            const size_t bytes = block->place ? 0 : piece_of(op, block);
-            if (block->place && !offer_take(group, request, op, r))
+        while (more && has_arrived(group, request, state, r)) {
+            const size_t bytes = block->accepted ? 0 : piece_of(state, block);
+            if (block->accepted && !offer_take(group, request, state, r))
                 break;
             if (bytes)
                 copy_near(group, received_at(request, block),
-                          message_peek(group, r, op->to_all, bytes), bytes);
+                          message_peek(group, r, state->to_all, bytes), bytes);
             POINT("pair.received");
-            message_release(group, r, op->to_all);
+            message_release(group, r, state->to_all);
             block->done += bytes;
             more = block->done < block->bytes;
         }
         if (!more)
-            rank_set_remove(&op->from, r);
+            rank_set_remove(&state->from, r);
     }
 }
 
 /* Reduces the next piece of every rank; all have arrived. */
 static void piece_reduce(struct cpu_group *group, const struct request *request,
-                         const struct pair_op *op, size_t bytes)
+                         const struct pair_state *state, size_t bytes)
 {
-    const void *in[TUTTI_MAX_RANKS];
-    const struct pair_block *result = &op->received[group->rank];
+    const void *in[NODE_RANKS];
+    const struct pair_block *result = &state->received[group->peers.rank];
     const unsigned char *own = request->send;
-    own += op->sent[group->rank].at + result->done;
-    for (int leaf = 0; leaf < group->size; leaf++) {
-        const int r = group->ranks.order[leaf];
-        in[leaf] = r == group->rank ? own : message_peek(group, r, false, bytes);
+    own += state->sent[group->peers.rank].at + result->done;
+    for (int leaf = 0; leaf < group->peers.size; leaf++) {
+        const int r = group->order[leaf];
+        in[leaf] = r == group->peers.rank ? own : message_peek(group, r, false, bytes);
     }
     const uint64_t environment = reduce_env_begin();
     leaves_reduce(group, request, received_at(request, result), bytes / request->element_bytes, in);
@@ -425,25 +440,26 @@ static void piece_reduce(struct cpu_group *group, const struct request *request,
 
 /* Reduces the pieces that have arrived from every rank. */
 static void pieces_reduce(struct cpu_group *group, const struct request *request,
-                          struct pair_op *op)
+                          struct pair_state *state)
 {
-    struct pair_block *result = &op->received[group->rank];
-    while (!rank_set_empty(op->from)) {
-        const size_t bytes = piece_of(op, result);
-        for (; op->base.at < group->size; op->base.at++)
-            if (op->base.at != group->rank && !has_arrived(group, request, op, op->base.at))
+    struct pair_block *result = &state->received[group->peers.rank];
+    while (!rank_set_empty(state->from)) {
+        const size_t bytes = piece_of(state, result);
+        for (; state->base.at < group->peers.size; state->base.at++)
+            if (state->base.at != group->peers.rank &&
+                !has_arrived(group, request, state, state->base.at))
                 return;
         if (bytes)
-            piece_reduce(group, request, op, bytes);
+            piece_reduce(group, request, state, bytes);
         POINT("pair.reduced");
-        op->base.at = 0;
-        for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r)) {
-            op->received[r].done += bytes;
-            if (r != group->rank)
+        state->base.at = 0;
+        for (int r = rank_set_next(state->from, -1); r >= 0; r = rank_set_next(state->from, r)) {
+            state->received[r].done += bytes;
+            if (r != group->peers.rank)
                 message_release(group, r, false);
         }
         if (result->done == result->bytes)
-            op->from = rank_set_none;
+            state->from = rank_set_none;
     }
 }
 
@@ -457,62 +473,81 @@ static int least_moved(struct rank_set ranks, const struct pair_block *blocks)
     return least;
 }
 
-/* Chooses the word that the step waits for. Keeps the word that was read last if only that one is
- * missing. Otherwise that word may belong to a message that has arrived, so reads another one.
- */
-static void wait_choose(struct cpu_group *group, const struct request *request, struct pair_op *op,
-                        bool reduces)
+/* Chooses the word that the step waits for. If this rank waits for one message only, the step has
+ * read its word last, and that word stays. Otherwise the last word that was read may belong to a
+ * message that has arrived. So this reads the word of the block of which the least has moved. */
+static void wait_choose(struct cpu_group *group, const struct request *request,
+                        struct pair_state *state, bool reduces)
 {
-    if (rank_set_empty(op->to) &&
-        (reduces || (rank_set_count(op->from) == 1 && rank_set_has(op->from, op->base.peer))))
+    if (rank_set_empty(state->to) && (reduces || (rank_set_count(state->from) == 1 &&
+                                                  rank_set_has(state->from, state->base.peer))))
         return;
-    const int to = least_moved(op->to, op->sent), from = least_moved(op->from, op->received);
-    if (from >= 0 && (to < 0 || op->received[from].done < op->sent[to].done))
-        (void)(op->received[from].place ? offer_take : has_arrived)(group, request, op,
-                                                                    reduces ? op->base.at : from);
+    const int to = least_moved(state->to, state->sent),
+              from = least_moved(state->from, state->received);
+    if (from >= 0 && (to < 0 || state->received[from].done < state->sent[to].done))
+        (void)(state->received[from].accepted ? offer_take : has_arrived)(
+            group, request, state, reduces ? state->base.at : from);
     else if (to >= 0)
-        (void)is_free(group, op, to);
+        (void)is_free(group, state, to);
     else
-        (void)offer_ended(group, request, op, rank_set_next(op->offered, -1));
+        (void)offer_ended(group, request, state, rank_set_next(state->offered, -1));
 }
 
 static void own_block_copy(const struct cpu_group *group, const struct request *request,
-                           struct pair_op *op)
+                           struct pair_state *state)
 {
-    const struct pair_block *block = &op->received[group->rank];
-    op->own_waits = false;
+    const struct pair_block *block = &state->received[group->peers.rank];
+    state->own_waits = false;
     copy_near(group, received_at(request, block),
-              (const unsigned char *)request->send + op->sent[group->rank].at, block->bytes);
+              (const unsigned char *)request->send + state->sent[group->peers.rank].at,
+              block->bytes);
 }
 
-static enum op_progress pair_step(void *opaque, struct request *request, void *state)
+static enum step_progress pair_step(void *opaque, struct request *request, void *memory)
 {
     struct cpu_group *group = opaque;
-    struct pair_op *op = state;
-    const bool reduces = request->reduce && op->receives;
-    if (!distance_step(group, &op->base, &op->probe))
-        return op_stopped(&op->base);
-    pieces_send(group, request, op);
-    (reduces ? pieces_reduce : pieces_take)(group, request, op);
-    if (op->own_waits && rank_set_empty(op->to)) /* meanwhile the peers read what they were sent */
-        own_block_copy(group, request, op);
-    if (!rank_set_empty(op->offered) && op->base.status == TUTTI_OK)
-        offers_end(group, request, op);
-    if (op->base.status != TUTTI_OK)
-        return OP_DONE;
-    if (!rank_set_empty(rank_set_union(op->to, rank_set_union(op->from, op->offered)))) {
-        wait_choose(group, request, op, reduces);
-        return op_stopped(&op->base);
+    struct pair_state *state = memory;
+    const bool reduces = request->reduce && state->receives;
+    if (!distance_step(group, &state->base, &state->probe))
+        return step_stopped(&state->base);
+    pieces_send(group, request, state);
+    (reduces ? pieces_reduce : pieces_take)(group, request, state);
+    if (state->own_waits &&
+        rank_set_empty(state->to)) /* meanwhile the peers read what they were sent */
+        own_block_copy(group, request, state);
+    if (!rank_set_empty(state->offered) && state->base.status == TUTTI_OK)
+        offers_end(group, request, state);
+    if (state->base.status != TUTTI_OK)
+        return STEP_DONE;
+    if (!rank_set_empty(rank_set_union(state->to, rank_set_union(state->from, state->offered)))) {
+        wait_choose(group, request, state, reduces);
+        return step_stopped(&state->base);
     }
-    request->quick = group->op.deadline == 0;
-    return op_end(&op->base, TUTTI_OK);
+    request->quick = group->peers.deadline == 0;
+    return step_end(&state->base, TUTTI_OK);
 }
 
 static enum tutti_status pair_run(void *group, struct request *request, tutti_stream_t stream)
 {
-    struct pair_op op;
+    struct pair_state state;
     (void)stream;
-    return operation_run(group, request, &op.base, pair_start, pair_step);
+    return operation_run(group, request, &state.base, pair_start, pair_step, true);
 }
 
-const struct algorithm cpu_pair = {sizeof(struct pair_op), pair_start, pair_step, pair_run};
+/* A block of a v-form that has no further elements has no message. */
+enum tutti_status pair_more(struct cpu_group *group, struct request *request)
+{
+    struct pair_state state;
+    state_prepare(group, request, &state);
+    state.probe.done = DISTANCE_PING_PONGS;
+    for (int r = 0; r < group->peers.size; r++) {
+        if (rank_set_has(state.to, r) && !state.sent[r].bytes)
+            rank_set_remove(&state.to, r);
+        if (rank_set_has(state.from, r) && !state.received[r].bytes)
+            rank_set_remove(&state.from, r);
+    }
+    group->peers.deadline = 0;
+    return cpu_steps_run(group, request, &state.base, pair_step, true);
+}
+
+const struct algorithm cpu_pair = {sizeof(struct pair_state), pair_start, pair_step, pair_run};

@@ -18,7 +18,7 @@
 
 static size_t blocks_of(const struct cpu_group *group, const struct request *request)
 {
-    return request->send_all ? (size_t)group->size : 1;
+    return request->send_all ? (size_t)group->peers.size : 1;
 }
 
 static size_t cut(const struct cpu_group *group, const struct request *request)
@@ -31,28 +31,29 @@ static size_t cut(const struct cpu_group *group, const struct request *request)
 
 /* A chunk is a block's part of the piece. */
 static void place(struct cpu_group *group, const struct request *request,
-                  const struct announced_op *op, struct piece *piece)
+                  const struct announced_state *state, struct piece *piece)
 {
     const size_t blocks = blocks_of(group, request);
-    (void)op;
+    (void)state;
     piece_take_step(group, piece);
     piece->chunk = chunk_elements(piece->count, 1, request->element_bytes);
     piece->at = piece_buffer_take(group, piece->chunk * request->element_bytes * blocks);
 }
 
-static bool fill(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                 const struct piece *piece)
+static bool fill(struct cpu_group *group, const struct request *request,
+                 struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes, at = piece->first * width;
-    unsigned char *to = piece_buffer_of(group, group->rank) + piece->at;
-    (void)op;
+    unsigned char *to = piece_buffer_of(group, group->peers.rank) + piece->at;
+    (void)state;
     for (int r = 0; r < (int)blocks_of(group, request); r++, to += piece->chunk * width)
-        if (r != group->rank || !request->send_all)
+        if (r != group->peers.rank || !request->send_all)
             copy_in(group, to, request_sent(request, r) + at, piece->count * width);
     POINT("pieces.filled");
-    invalidate_flag(&group->own->part_flags[piece->slot].header, piece->step);
-    invalidate_flag(&group->own->out_flags[piece->slot].header, piece->step);
-    wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
+    invalidate_flag(&group->peers.own->part_flags[piece->slot].header, piece->step);
+    invalidate_flag(&group->peers.own->out_flags[piece->slot].header, piece->step);
+    wait_publish(group, &group->peers.own->in_flags[piece->slot].header, piece->step,
+                 request); /* P1 */
     POINT("pieces.published");
     return true;
 }
@@ -61,18 +62,19 @@ static bool fill(struct cpu_group *group, const struct request *request, struct 
 static const unsigned char *part_of(const struct cpu_group *group, const struct request *request,
                                     const struct piece *piece, int rank)
 {
-    const size_t block = request->send_all ? (size_t)group->rank : 0;
+    const size_t block = request->send_all ? (size_t)group->peers.rank : 0;
     return piece_buffer_of(group, rank) + piece->at + block * piece->chunk * request->element_bytes;
 }
 
-static bool copy(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                 const struct piece *piece)
+static bool copy(struct cpu_group *group, const struct request *request,
+                 struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes, at = piece->first * width;
-    for (; op->base.at < group->size - 1; op->base.at++) {
-        const int r = peer_at(group, op->base.at);
-        if (!header_arrived(group, &op->base, r, &group->arenas[r]->in_flags[piece->slot].header,
-                            piece->step, request))
+    for (; state->base.at < group->peers.size - 1; state->base.at++) {
+        const int r = peer_at(group, state->base.at);
+        if (!header_arrived(group, &state->base, r,
+                            &group->peers.arenas[r]->in_flags[piece->slot].header, piece->step,
+                            request))
             return false;
         copy_out(group, request, request_received(request, r) + at,
                  part_of(group, request, piece, r), piece->count * width);
@@ -80,33 +82,33 @@ static bool copy(struct cpu_group *group, const struct request *request, struct 
     return true;
 }
 
-static bool reduce(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                   const struct piece *piece)
+static bool reduce(struct cpu_group *group, const struct request *request,
+                   struct announced_state *state, const struct piece *piece)
 {
     const size_t at = piece->first * request->element_bytes;
-    const void *in[TUTTI_MAX_RANKS];
-    if (!inputs_arrived(group, request, op, piece))
+    const void *in[NODE_RANKS];
+    if (!inputs_arrived(group, request, state, piece))
         return false;
-    for (int leaf = 0; leaf < group->size; leaf++) {
-        const int r = group->ranks.order[leaf];
-        in[leaf] =
-            r == group->rank ? request_sent(request, r) + at : part_of(group, request, piece, r);
+    for (int leaf = 0; leaf < group->peers.size; leaf++) {
+        const int r = group->order[leaf];
+        in[leaf] = r == group->peers.rank ? request_sent(request, r) + at
+                                          : part_of(group, request, piece, r);
     }
     leaves_reduce(group, request, (unsigned char *)request->recv + at, piece->count, in);
     return true;
 }
 
-static bool use(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                const struct piece *piece)
+static bool use(struct cpu_group *group, const struct request *request,
+                struct announced_state *state, const struct piece *piece)
 {
-    return (request->reduce ? reduce : copy)(group, request, op, piece);
+    return (request->reduce ? reduce : copy)(group, request, state, piece);
 }
 
 const struct announced cpu_pieces = {
     .algorithm = ANNOUNCED_ALGORITHM,
     .cut = cut,
     .place = place,
-    .stages = 3,
+    .passes = 3,
     .last_delay = 1,
-    .stage = {{0, fill}, {0, own_copy}, {1, use}},
+    .pass = {{0, fill}, {0, own_copy}, {1, use}},
 };

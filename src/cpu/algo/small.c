@@ -26,9 +26,9 @@ size_t small_bytes(bool send_all, size_t block, int world_size)
 /* The body of a rank's message. Two ranks swap the bodies of their first messages: swap.c. */
 static unsigned char *body_of(const struct cpu_group *group, int rank)
 {
-    const int odd = (int)(group->op.announcement % LAYOUT_SMALL_MESSAGES);
-    return group->size == 2 ? group->arenas[rank ^ odd]->small_messages[0].body
-                            : group->arenas[rank]->small_messages[odd].body;
+    const int odd = (int)(group->counts.announcement % LAYOUT_SMALL_MESSAGES);
+    return group->peers.size == 2 ? group->peers.arenas[rank ^ odd]->small_messages[0].body
+                                  : group->peers.arenas[rank]->small_messages[odd].body;
 }
 
 /* A message that fits into the header's line. */
@@ -43,118 +43,124 @@ static inline void payload_copy(unsigned char *restrict to, const unsigned char 
 
 /* Where each leaf's data will be, and the call that reduces them. Filled while the messages travel.
  */
-struct small_op {
-    struct cpu_op base;
+struct small_state {
+    struct cpu_state base;
     struct reduce_call reduce;
-    const void *in[TUTTI_MAX_RANKS];
+    const void *in[NODE_RANKS];
 };
 
 static inline void prepare(const struct cpu_group *group, const struct request *request,
-                           bool is_inline, struct small_op *op)
+                           bool is_inline, struct small_state *state)
 {
     const size_t offset =
-        request->send_all && group->size > 2 ? (size_t)group->rank * request->bytes : 0;
-    for (int leaf = 0; leaf < group->size; leaf++) {
-        const int r = group->ranks.order[leaf];
-        if (r == group->rank)
-            op->in[leaf] = request_sent(request, r);
+        request->send_all && group->peers.size > 2 ? (size_t)group->peers.rank * request->bytes : 0;
+    for (int leaf = 0; leaf < group->peers.size; leaf++) {
+        const int r = group->order[leaf];
+        if (r == group->peers.rank)
+            state->in[leaf] = request_sent(request, r);
         else if (is_inline)
-            op->in[leaf] = small_message_of(group, r)->u.payload + offset;
+            state->in[leaf] = small_message_of(group, r)->u.payload + offset;
         else
-            op->in[leaf] = body_of(group, r) + offset;
+            state->in[leaf] = body_of(group, r) + offset;
     }
-    op->reduce = (struct reduce_call){
+    state->reduce = (struct reduce_call){
         .out = request->recv,
-        .in = op->in,
-        .n = group->size,
+        .in = state->in,
+        .n = group->peers.size,
         .count = request->count,
         .scalar = request->scalar,
-        .divisor = group->size,
-        .begin = group->rank,
+        .divisor = group->peers.size,
+        .begin = group->peers.rank,
     };
 }
 
 static inline __attribute__((always_inline)) enum tutti_status
-start(void *opaque, struct request *request, void *state)
+start(void *opaque, struct request *request, void *memory)
 {
     struct cpu_group *group = opaque;
-    struct small_op *op = state;
+    struct small_state *state = memory;
     const enum tutti_status status = operation_begin(group);
     if (__builtin_expect(status != TUTTI_OK, 0))
         return status;
-    const uint32_t sequence = (uint32_t)group->op.sequence;
-    struct layout_small_message *own = small_message_of(group, group->rank);
-    const size_t bytes = small_bytes(request->send_all, request->bytes, group->size);
+    const uint32_t sequence = (uint32_t)group->peers.sequence;
+    struct layout_small_message *own = small_message_of(group, group->peers.rank);
+    const size_t bytes = small_bytes(request->send_all, request->bytes, group->peers.size);
     const bool is_inline = bytes <= LAYOUT_INLINE_BYTES;
-    const unsigned char *send = request_sent(request, group->size == 2 ? !group->rank : 0);
-    if (is_inline)
+    const unsigned char *send =
+        request_sent(request, group->peers.size == 2 ? !group->peers.rank : 0);
+    if (is_inline) {
         payload_copy(own->u.payload, send, bytes);
-    else if (bytes <= MEMCPY_BYTES)
-        memcpy(body_of(group, group->rank), send, bytes);
-    else
-        group->isa->copy(body_of(group, group->rank), send, bytes);
-    POINT("mail.written");
+    } else {
+        unsigned char *body =
+            group->peers.size == 2 ? body_of(group, group->peers.rank) : own->body;
+        if (bytes <= MEMCPY_BYTES)
+            memcpy(body, send, bytes);
+        else
+            group->isa->copy(body, send, bytes);
+    }
+    POINT("small.written");
     wait_publish(group, &own->header, sequence, request);
-    POINT("mail.published");
+    POINT("small.published");
     /* Send the message before any other work (2 ranks, 8 B near: 71 ns; recorded first: 76 ns).
      */
-    request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
-    op_init(&op->base);
-    prepare(group, request, is_inline, op);
+    request_started(request, group->peers.sequence, RECORD_CALL, RECORD_RUNNING);
+    state_init(&state->base);
+    prepare(group, request, is_inline, state);
     return TUTTI_OK;
 }
 
 static void blocks_copy(const struct cpu_group *group, const struct request *request,
                         const void *const *in)
 {
-    for (int leaf = 0; leaf < group->size; leaf++) {
-        unsigned char *to = request_received(request, group->ranks.order[leaf]);
+    for (int leaf = 0; leaf < group->peers.size; leaf++) {
+        unsigned char *to = request_received(request, group->order[leaf]);
         if (in[leaf] != to)
             group->isa->copy(to, in[leaf], request->bytes);
     }
 }
 
-static inline __attribute__((always_inline)) enum op_progress
-step(void *opaque, struct request *request, void *state)
+static inline __attribute__((always_inline)) enum step_progress
+step(void *opaque, struct request *request, void *memory)
 {
     struct cpu_group *group = opaque;
-    struct small_op *op = state;
-    const uint32_t sequence = (uint32_t)group->op.sequence;
-    for (; op->base.at < group->size - 1; op->base.at++) {
-        const int r = peer_at(group, op->base.at);
-        if (!header_arrived(group, &op->base, r, &small_message_of(group, r)->header, sequence,
+    struct small_state *state = memory;
+    const uint32_t sequence = (uint32_t)group->peers.sequence;
+    for (; state->base.at < group->peers.size - 1; state->base.at++) {
+        const int r = peer_at(group, state->base.at);
+        if (!header_arrived(group, &state->base, r, &small_message_of(group, r)->header, sequence,
                             request))
-            return op_stopped(&op->base);
+            return step_stopped(&state->base);
     }
-    POINT("mail.received");
-    request->quick = group->op.deadline == 0;
+    POINT("small.received");
+    request->quick = group->peers.deadline == 0;
     if (request->reduce) {
         const uint64_t environment = reduce_env_begin();
-        request->reduce(&op->reduce);
+        request->reduce(&state->reduce);
         reduce_env_end(environment);
     } else {
-        blocks_copy(group, request, op->in);
+        blocks_copy(group, request, state->in);
     }
-    return op_end(&op->base, TUTTI_OK);
+    return step_end(&state->base, TUTTI_OK);
 }
 
-static enum tutti_status small_start(void *group, struct request *request, void *op)
+static enum tutti_status small_start(void *group, struct request *request, void *state)
 {
-    return start(group, request, op);
+    return start(group, request, state);
 }
 
-static enum op_progress small_step(void *group, struct request *request, void *op)
+static enum step_progress small_step(void *group, struct request *request, void *state)
 {
-    return step(group, request, op);
+    return step(group, request, state);
 }
 
 static enum tutti_status small_run(void *group, struct request *request, tutti_stream_t stream)
 {
-    struct small_op op;
-    const enum tutti_status status = start(group, request, &op);
+    struct small_state state;
+    const enum tutti_status status = start(group, request, &state);
     (void)stream;
-    return __builtin_expect(status != TUTTI_OK, 0) ? status
-                                                   : cpu_steps_run(group, request, &op.base, step);
+    return __builtin_expect(status != TUTTI_OK, 0)
+               ? status
+               : cpu_steps_run(group, request, &state.base, step, false);
 }
 
-const struct algorithm cpu_small = {sizeof(struct small_op), small_start, small_step, small_run};
+const struct algorithm cpu_small = {sizeof(struct small_state), small_start, small_step, small_run};

@@ -24,31 +24,31 @@ static size_t cut(const struct cpu_group *group, const struct request *request)
 }
 
 static void place(struct cpu_group *group, const struct request *request,
-                  const struct announced_op *op, struct piece *piece)
+                  const struct announced_state *state, struct piece *piece)
 {
-    (void)op;
-    group->op.swaps++;
+    (void)state;
+    group->counts.swaps++;
     piece->chunk = chunk_elements(piece->count, LAYOUT_HALVES, request->element_bytes);
 }
 
 static struct layout_swap *place_of(const struct cpu_group *group, int rank)
 {
-    return (struct layout_swap *)(void *)area_of(group, rank ^ (int)(group->op.swaps & 1),
+    return (struct layout_swap *)(void *)area_of(group, rank ^ (int)(group->counts.swaps & 1),
                                                  group->areas.swap);
 }
 
-static bool give(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                 const struct piece *piece)
+static bool give(struct cpu_group *group, const struct request *request,
+                 struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes;
-    const unsigned char *send = request_sent(request, !group->rank) + piece->first * width;
-    struct layout_swap *to = place_of(group, group->rank);
-    (void)op;
+    const unsigned char *send = request_sent(request, !group->peers.rank) + piece->first * width;
+    struct layout_swap *to = place_of(group, group->peers.rank);
+    (void)state;
     for (int i = 0; i < LAYOUT_HALVES; i++) {
         size_t first, count = chunk_of(piece->count, piece->chunk, i, &first);
         copy_near(group, to->data + first * width, send + first * width, count * width);
         POINT("swap.filled");
-        wait_publish(group, &to->flags[i].header, group->op.swaps, request); /* V1 */
+        wait_publish(group, &to->flags[i].header, group->counts.swaps, request); /* V1 */
         POINT("swap.published");
     }
     return true;
@@ -59,7 +59,7 @@ static void half_take(struct cpu_group *group, const struct request *request, si
                       size_t count, const unsigned char *theirs)
 {
     const size_t at = first * request->element_bytes;
-    const int peer = !group->rank, leaf = group->ranks.order[1] == peer;
+    const int peer = !group->peers.rank, leaf = group->order[1] == peer;
     unsigned char *recv = request_received(request, peer) + at;
     const void *in[2];
     if (!request->reduce) {
@@ -67,18 +67,18 @@ static void half_take(struct cpu_group *group, const struct request *request, si
         return;
     }
     in[leaf] = theirs;
-    in[!leaf] = request_sent(request, group->rank) + at;
+    in[!leaf] = request_sent(request, group->peers.rank) + at;
     leaves_reduce(group, request, recv, count, in);
 }
 
-static bool take(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                 const struct piece *piece)
+static bool take(struct cpu_group *group, const struct request *request,
+                 struct announced_state *state, const struct piece *piece)
 {
-    const struct layout_swap *from = place_of(group, !group->rank);
-    for (; op->base.at < LAYOUT_HALVES; op->base.at++) {
-        size_t first, count = chunk_of(piece->count, piece->chunk, op->base.at, &first);
-        if (!header_arrived(group, &op->base, !group->rank, &from->flags[op->base.at].header,
-                            group->op.swaps, request))
+    const struct layout_swap *from = place_of(group, !group->peers.rank);
+    for (; state->base.at < LAYOUT_HALVES; state->base.at++) {
+        size_t first, count = chunk_of(piece->count, piece->chunk, state->base.at, &first);
+        if (!header_arrived(group, &state->base, !group->peers.rank,
+                            &from->flags[state->base.at].header, group->counts.swaps, request))
             return false;
         half_take(group, request, piece->first + first, count,
                   from->data + first * request->element_bytes);
@@ -91,6 +91,6 @@ const struct announced cpu_swap = {
     .algorithm = ANNOUNCED_ALGORITHM,
     .cut = cut,
     .place = place,
-    .stages = 3,
-    .stage = {{0, give}, {0, own_copy}, {0, take}},
+    .passes = 3,
+    .pass = {{0, give}, {0, own_copy}, {0, take}},
 };

@@ -24,7 +24,6 @@
 #include "cpu/algo/algo.h"
 #include "cpu/transport/chunk.h"
 #include "cpu/transport/copy.h"
-#include "cpu/transport/owner.h"
 #include "cpu/transport/piece_buffer.h"
 
 enum {
@@ -38,46 +37,47 @@ enum {
 /* Equal on all ranks. */
 static bool pushes(const struct cpu_group *group)
 {
-    return group->table.pushes;
+    return group->limits.pushes;
 }
 
 /* A reduce sends its result to the root alone. It uses no pushes (choose.c). */
 static bool has_result(const struct cpu_group *group, const struct request *request)
 {
-    return request->collective != TUTTI_COLLECTIVE_REDUCE || request->peer == group->rank;
+    return request->collective != TUTTI_COLLECTIVE_REDUCE || request->peer == group->peers.rank;
 }
 
 /* How many chunks of a piece lie in a rank's arena: all, or, if results are pushed, all but its own
  * chunk. */
 static size_t held_chunks(const struct cpu_group *group)
 {
-    return (size_t)group->size - pushes(group);
+    return (size_t)group->peers.size - pushes(group);
 }
 
 static size_t cut(const struct cpu_group *group, const struct request *request)
 {
-    const size_t width = request->element_bytes, ranks = (size_t)group->size;
+    const size_t width = request->element_bytes, ranks = (size_t)group->peers.size;
     const size_t held = held_chunks(group);
     size_t area = pushes(group) ? group->areas.exchange_bytes : group->areas.piece_bytes;
-    size_t chunk = chunk_elements(request->count, group->size, width);
+    size_t chunk = chunk_elements(request->count, group->peers.size, width);
     if (chunk * width * held > area) {
         if (pushes(group))
             area /= PLACES;
         const size_t most = area / held / LAYOUT_LINE * LAYOUT_LINE / width * ranks;
         const size_t pieces = (request->count + most - 1) / most;
-        chunk = chunk_elements((request->count + pieces - 1) / pieces, group->size, width);
+        chunk = chunk_elements((request->count + pieces - 1) / pieces, group->peers.size, width);
     }
     return chunk * ranks;
 }
 
 static void place(struct cpu_group *group, const struct request *request,
-                  const struct announced_op *op, struct piece *piece)
+                  const struct announced_state *state, struct piece *piece)
 {
-    const size_t width = request->element_bytes, whole = op->whole / (size_t)group->size;
+    const size_t width = request->element_bytes, whole = state->whole / (size_t)group->peers.size;
     piece_take_step(group, piece);
-    piece->chunk = op->pieces == 1 ? whole : chunk_elements(piece->count, group->size, width);
-    piece->owned = chunk_of(piece->count, piece->chunk, group->rank, &piece->own);
-    piece->at = pushes(group) ? op->iteration % PLACES * whole * width * held_chunks(group)
+    piece->chunk =
+        state->pieces == 1 ? whole : chunk_elements(piece->count, group->peers.size, width);
+    piece->owned = chunk_of(piece->count, piece->chunk, group->peers.rank, &piece->own);
+    piece->at = pushes(group) ? state->iteration % PLACES * whole * width * held_chunks(group)
                               : piece_buffer_take(group, piece->count * width);
 }
 
@@ -92,21 +92,22 @@ static unsigned char *place_of(const struct cpu_group *group, const struct reque
     return piece_buffer_of(group, rank) + piece->at + (size_t)owner * chunk_bytes;
 }
 
-static bool fill(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                 const struct piece *piece)
+static bool fill(struct cpu_group *group, const struct request *request,
+                 struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes, before = piece->own * width;
     const size_t behind = (piece->own + piece->owned) * width, end = piece->count * width;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
     void (*copy)(const struct cpu_group *, void *, const void *, size_t) =
         pushes(group) ? copy_near : copy_in;
-    (void)op;
-    copy(group, place_of(group, request, piece, group->rank, 0), send, before);
-    copy(group, place_of(group, request, piece, group->rank, group->rank + 1), send + behind,
-         end - behind);
+    (void)state;
+    copy(group, place_of(group, request, piece, group->peers.rank, 0), send, before);
+    copy(group, place_of(group, request, piece, group->peers.rank, group->peers.rank + 1),
+         send + behind, end - behind);
     POINT("two_shot.filled");
-    invalidate_flag(&group->own->part_flags[piece->slot].header, piece->step);
-    wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
+    invalidate_flag(&group->peers.own->part_flags[piece->slot].header, piece->step);
+    wait_publish(group, &group->peers.own->in_flags[piece->slot].header, piece->step,
+                 request); /* P1 */
     return true;
 }
 
@@ -114,9 +115,10 @@ static bool fill(struct cpu_group *group, const struct request *request, struct 
 static void result_push(const struct cpu_group *group, const struct request *request,
                         const struct piece *piece, const void *const *in, unsigned char *own)
 {
-    unsigned char *out[TUTTI_MAX_RANKS];
-    for (int r = 0; r < group->size; r++)
-        out[r] = r == group->rank ? own : place_of(group, request, piece, r, group->rank);
+    unsigned char *out[NODE_RANKS];
+    for (int r = 0; r < group->peers.size; r++)
+        out[r] =
+            r == group->peers.rank ? own : place_of(group, request, piece, r, group->peers.rank);
     owner_reduce(group, request, in, out, piece->owned,
                  piece->owned * request->element_bytes <= AHEAD_MOST_BYTES);
 }
@@ -125,56 +127,58 @@ static void result_pull(const struct cpu_group *group, const struct request *req
                         const struct piece *piece, const void *const *in, unsigned char *own)
 {
     const bool stream = group->distance.far && !copies_strings(group);
-    unsigned char *shared = place_of(group, request, piece, group->rank, group->rank);
+    unsigned char *shared = place_of(group, request, piece, group->peers.rank, group->peers.rank);
     const bool mine = has_result(group, request);
     request->reduce(&(struct reduce_call){
         .out = mine ? own : shared,
         .copy = mine ? shared : NULL,
         .stream_copy = stream,
         .in = in,
-        .n = group->size,
+        .n = group->peers.size,
         .count = piece->owned,
         .scalar = request->scalar,
-        .divisor = group->size,
-        .begin = group->rank,
+        .divisor = group->peers.size,
+        .begin = group->peers.rank,
     });
     if (stream)
         order_drain_streams();
 }
 
-static bool reduce(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                   const struct piece *piece)
+static bool reduce(struct cpu_group *group, const struct request *request,
+                   struct announced_state *state, const struct piece *piece)
 {
     const size_t at = (piece->first + piece->own) * request->element_bytes;
-    const void *in[TUTTI_MAX_RANKS];
-    if (!inputs_arrived(group, request, op, piece))
+    const void *in[NODE_RANKS];
+    if (!inputs_arrived(group, request, state, piece))
         return false;
-    for (int leaf = 0; leaf < group->size; leaf++) {
-        const int r = group->ranks.order[leaf];
-        in[leaf] = r == group->rank ? (const unsigned char *)request->send + at
-                                    : place_of(group, request, piece, r, group->rank);
+    for (int leaf = 0; leaf < group->peers.size; leaf++) {
+        const int r = group->order[leaf];
+        in[leaf] = r == group->peers.rank ? (const unsigned char *)request->send + at
+                                          : place_of(group, request, piece, r, group->peers.rank);
     }
     (pushes(group) ? result_push : result_pull)(group, request, piece, in,
                                                 (unsigned char *)request->recv + at);
     POINT("two_shot.reduced");
-    wait_publish(group, &group->own->out_flags[piece->slot].header, piece->step, request); /* Q1 */
+    wait_publish(group, &group->peers.own->out_flags[piece->slot].header, piece->step,
+                 request); /* Q1 */
     return true;
 }
 
-static bool collect(struct cpu_group *group, const struct request *request, struct announced_op *op,
-                    const struct piece *piece)
+static bool collect(struct cpu_group *group, const struct request *request,
+                    struct announced_state *state, const struct piece *piece)
 {
     const size_t width = request->element_bytes;
     unsigned char *recv = (unsigned char *)request->recv + piece->first * width;
-    for (; op->base.at < group->size - 1; op->base.at++) {
-        const int r = peer_at(group, op->base.at);
-        if (!header_arrived(group, &op->base, r, &group->arenas[r]->out_flags[piece->slot].header,
-                            piece->step, request))
+    for (; state->base.at < group->peers.size - 1; state->base.at++) {
+        const int r = peer_at(group, state->base.at);
+        if (!header_arrived(group, &state->base, r,
+                            &group->peers.arenas[r]->out_flags[piece->slot].header, piece->step,
+                            request))
             return false;
         size_t first, count = chunk_of(piece->count, piece->chunk, r, &first);
         if (has_result(group, request))
             copy_out(group, request, recv + first * width,
-                     place_of(group, request, piece, pushes(group) ? group->rank : r, r),
+                     place_of(group, request, piece, pushes(group) ? group->peers.rank : r, r),
                      count * width);
     }
     POINT("two_shot.collected");
@@ -185,7 +189,7 @@ const struct announced cpu_two_shot = {
     .algorithm = ANNOUNCED_ALGORITHM,
     .cut = cut,
     .place = place,
-    .stages = 3,
+    .passes = 3,
     .last_delay = 2,
-    .stage = {{0, fill}, {1, reduce}, {2, collect}},
+    .pass = {{0, fill}, {1, reduce}, {2, collect}},
 };

@@ -2,14 +2,14 @@
 /*
  * The reductions of one instruction set. CMake compiles this file once for each set, with its flags
  * and its name in REDUCE_ISA. The loops are plain C that the compiler vectorises; numeric.h ensures
- * that all give the same bits. The sums of floats (sum, avg,
- * premul_sum) are compiled for each instruction set. All other reductions are compiled once, for
- * the set that every processor has, where REDUCE_ALL is 1; the other sets use those (reduce.h).
+ * that all give the same bits. The sums of floats (sum, avg, premul_sum) are compiled for each
+ * instruction set. All other reductions are compiled once, for the set that every processor has,
+ * where REDUCE_ALL is 1; the other sets use those (reduce.h).
  *
- * A reduction of few inputs is one loop from inputs to output. All others go block by block. Groups
- * of inputs fold into accumulators, which stay in the first-level cache. The accumulators merge in
- * pairs, which gives the canonical tree. Small floats are widened to blocks of float32 and narrowed
- * at the end, so that they share the loops of float32.
+ * A reduction of few inputs is one loop from inputs to output. All others go block by block. A few
+ * inputs at a time, the fan-in, fold into accumulators, which stay in the first-level cache. The
+ * accumulators merge in pairs, which gives the canonical tree. Small floats are widened to blocks
+ * of float32 and narrowed at the end, so that they share the loops of float32.
  */
 #include "cpu/reduce/reduce.h"
 #include "base/numeric.h"
@@ -39,19 +39,20 @@ enum {
     AHEAD_BYTES = 512,  /* prefetched while as many are reduced */
     WIDE = 4,           /* inputs of one loop of a frequent operation */
     NARROW = 2,         /* of a rare operation: keeps the library small */
-    FOLDS = 16,         /* blocks for the accumulators of all groups; half blocks for more groups */
+    FOLDS = 16,         /* blocks for all folds; half blocks for more */
 };
-_Static_assert(TUTTI_MAX_RANKS <= NARROW * FOLDS * 2, "the accumulators of all groups need room");
+_Static_assert(NODE_RANKS <= NARROW * FOLDS * 2, "all folds need room");
 
 typedef unsigned char block[BLOCK_BYTES];
 
-/* A loop over elements at to at + count - 1 of n inputs, n from 1 to the group of its operation. */
+/* A loop over elements at to at + count - 1 of n inputs, n from 1 to the fan-in of its operation.
+ */
 typedef void tree_fn(void *to, const void *const *in, int n, size_t at, size_t count,
                      const struct reduce_call *call);
 
 /* The loops of one operation. */
 struct loops {
-    int group;
+    int fan_in; /* inputs of a loop */
     size_t element_bytes;
     size_t block;    /* accumulators in a block */
     tree_fn *direct; /* inputs to result */
@@ -165,7 +166,7 @@ static void stream_copy(void *to, const void *from, size_t bytes)
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Runs a loop on inputs first to first + n - 1. */
-static void reduce_group(void *to, const struct part *part, tree_fn *loop, int first, int n)
+static void reduce_inputs(void *to, const struct part *part, tree_fn *loop, int first, int n)
 {
     const struct format *format = part->format;
     const void *const *in = part->call->in + first;
@@ -183,35 +184,35 @@ static void reduce_group(void *to, const struct part *part, tree_fn *loop, int f
     loop(to, widened, n, 0, part->count, part->call);
 }
 
-/* How many groups the inputs make that are no partial results. */
-static int groups_of(const struct reduce_call *call, const struct loops *loops)
+/* How many folds the inputs make that are no partial results. */
+static int folds_of(const struct reduce_call *call, const struct loops *loops)
 {
-    return (call->n - call->partials + loops->group - 1) / loops->group;
+    return (call->n - call->partials + loops->fan_in - 1) / loops->fan_in;
 }
 
-/* The bytes of a group's accumulators. */
-static size_t fold_bytes(int groups)
+/* The bytes of a fold. */
+static size_t fold_bytes(int count)
 {
-    return groups > FOLDS ? BLOCK_BYTES / 2 : BLOCK_BYTES;
+    return count > FOLDS ? BLOCK_BYTES / 2 : BLOCK_BYTES;
 }
 
-/* The canonical tree of more inputs than a group, without its root. The groups fold in any order.
+/* The canonical tree of more inputs than the fan-in, without its root. The folds come in any order.
  * The left side of the root is folds[0]. Returns the right side. */
 static const void *reduce_sides(block *folds, const struct part *part)
 {
     const struct loops *loops = part->loops;
     const struct reduce_call *call = part->call;
-    const int groups = groups_of(call, loops), begin = call->begin / loops->group;
-    const size_t stride = fold_bytes(groups);
+    const int count = folds_of(call, loops), begin = call->begin / loops->fan_in;
+    const size_t stride = fold_bytes(count);
     unsigned char *first = folds[0];
-    for (int i = 0; i < groups; i++) {
-        const int g = (begin + i) % groups, at = call->partials + g * loops->group;
-        const int n = call->n - at < loops->group ? call->n - at : loops->group;
-        reduce_group(first + (size_t)g * stride, part, loops->fold, at, n);
+    for (int i = 0; i < count; i++) {
+        const int g = (begin + i) % count, at = call->partials + g * loops->fan_in;
+        const int n = call->n - at < loops->fan_in ? call->n - at : loops->fan_in;
+        reduce_inputs(first + (size_t)g * stride, part, loops->fold, at, n);
     }
     int width = 1;
-    for (; width * 2 < groups; width *= 2)
-        for (int g = 0; g + width < groups; g += 2 * width)
+    for (; width * 2 < count; width *= 2)
+        for (int g = 0; g + width < count; g += 2 * width)
             loops->merge(first + (size_t)g * stride, first + (size_t)(g + width) * stride,
                          part->count);
     return first + (size_t)width * stride;
@@ -229,8 +230,8 @@ static void reduce_fold(void *to, const struct part *part)
 {
     _Alignas(LINE_BYTES) block folds[FOLDS];
     const int first = part->call->partials, n = part->call->n - first;
-    if (n <= part->loops->group) {
-        reduce_group(to, part, part->loops->fold, first, n);
+    if (n <= part->loops->fan_in) {
+        reduce_inputs(to, part, part->loops->fold, first, n);
         return;
     }
     part->loops->merge(folds[0], reduce_sides(folds, part), part->count);
@@ -267,8 +268,8 @@ static void reduce_part(void *out, const struct part *part)
         reduce_on(to, part);
     else if (call->out_partial)
         reduce_fold(to, part);
-    else if (call->n <= part->loops->group)
-        reduce_group(to, part, part->loops->direct, 0, call->n);
+    else if (call->n <= part->loops->fan_in)
+        reduce_inputs(to, part, part->loops->direct, 0, call->n);
     else
         reduce_tree(to, part);
     if (narrowed)
@@ -282,7 +283,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     const size_t size = call->out_partial ? BLOCK_BYTES / loops->block
                         : format          ? format->element_bytes
                                           : loops->element_bytes;
-    const size_t whole = loops->block * fold_bytes(groups_of(call, loops)) / BLOCK_BYTES;
+    const size_t whole = loops->block * fold_bytes(folds_of(call, loops)) / BLOCK_BYTES;
     struct part part = {call, loops, format, 0, whole};
     /* Each block but the last ends at the end of a cache line of the output. */
     if (call->count > whole)
@@ -331,7 +332,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
 
 /* The body of a tree_fn. Scalar and divisor are copied first: as far as the compiler knows, a store
  * might change the struct of the call. */
-#define TREE_LOOPS(T, element, A, LEAF, combine, RESULT, group)                                    \
+#define TREE_LOOPS(T, element, A, LEAF, combine, RESULT, fan_in)                                   \
     const double scalar = call->scalar;                                                            \
     const int divisor = call->divisor;                                                             \
     const element *a = (const element *)in[0] + at;                                                \
@@ -341,7 +342,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     (void)scalar, (void)divisor, (void)c, (void)d;                                                 \
     if (n == 1) {                                                                                  \
         LOOP(RESULT(T, A, LEAF(T, A, a[i])))                                                       \
-    } else if ((group) == NARROW || n == 2) {                                                      \
+    } else if ((fan_in) == NARROW || n == 2) {                                                     \
         LOOP(RESULT(T, A, combine(LEAF(T, A, a[i]), LEAF(T, A, b[i]))))                            \
     } else if (n == 3) {                                                                           \
         LOOP(RESULT(T, A, combine(combine(LEAF(T, A, a[i]), LEAF(T, A, b[i])), LEAF(T, A, c[i])))) \
@@ -361,18 +362,18 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     }
 
 /* Defines the reduction T_name and its loops. */
-#define DEFINE_REDUCTION(T, name, element, A, accumulator, LEAF, op, RESULT, group)                \
+#define DEFINE_REDUCTION(T, name, element, A, accumulator, LEAF, op, RESULT, fan_in)               \
     static void T##_##name##_direct(void *out, const void *const *in, int n, size_t at,            \
                                     size_t count, const struct reduce_call *call)                  \
     {                                                                                              \
         element *to = out;                                                                         \
-        TREE_LOOPS(T, element, A, LEAF, numeric_##A##_##op, RESULT, group)                         \
+        TREE_LOOPS(T, element, A, LEAF, numeric_##A##_##op, RESULT, fan_in)                        \
     }                                                                                              \
     static void T##_##name##_fold(void *out, const void *const *in, int n, size_t at,              \
                                   size_t count, const struct reduce_call *call)                    \
     {                                                                                              \
         accumulator *to = out;                                                                     \
-        TREE_LOOPS(T, element, A, LEAF, numeric_##A##_##op, KEEP, group)                           \
+        TREE_LOOPS(T, element, A, LEAF, numeric_##A##_##op, KEEP, fan_in)                          \
     }                                                                                              \
     static void T##_##name##_finish(void *out, const void *left, const void *right, size_t count,  \
                                     const struct reduce_call *call)                                \
@@ -394,7 +395,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
         PAIR_LOOP(element, RESULT(T, A, numeric_##A##_##op(LEAF(T, A, a[i]), LEAF(T, A, b[i]))))   \
     }                                                                                              \
     static const struct loops T##_##name##_loops = {                                               \
-        group,                                                                                     \
+        fan_in,                                                                                    \
         sizeof(element),                                                                           \
         BLOCK_BYTES / sizeof(accumulator),                                                         \
         T##_##name##_direct,                                                                       \
@@ -405,7 +406,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     static void T##_##name(const struct reduce_call *call)                                         \
     {                                                                                              \
         const bool plain = !call->partials && !call->out_partial && !call->stream_copy;            \
-        if (plain && call->n <= (group) && !call->copy)                                            \
+        if (plain && call->n <= (fan_in) && !call->copy)                                           \
             T##_##name##_direct(call->out, call->in, call->n, 0, call->count, call);               \
         else if (plain && call->n == 2)                                                            \
             T##_##name##_pair(call);                                                               \
@@ -608,7 +609,7 @@ DEFINE_REDUCTION(b8, or, uint8_t, u8, uint8_t, LOAD, bor, KEEP, NARROW)
 DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
 #endif
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the functions --------------------------------------------------------------------------- */
 
 #define SUM_CELLS(T) [OP_SUM] = T##_sum, [OP_AVG] = T##_avg, [OP_PREMUL_SUM] = T##_premul_sum
 
@@ -622,7 +623,7 @@ DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
                        [OP_MIN] = T##_min, [OP_MAX] = T##_max,                         \
                        [OP_AVG] = T##_avg, [OP_BAND] = unsigned_T##_band,              \
                        [OP_BOR] = unsigned_T##_bor, [OP_BXOR] = unsigned_T##_bxor},
-#define TABLE                                                                                      \
+#define FUNCTIONS                                                                                  \
     NUMERIC_FLOAT_MAP(FLOAT_ROW)                                                                   \
     INTEGER_ROW(INT8, i8, u8)                                                                      \
     INTEGER_ROW(UINT8, u8, u8)                                                                     \
@@ -637,14 +638,14 @@ DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
 #define REST NULL
 #else
 #define FLOAT_ROW(dtype, T, element, A, accumulator) [TUTTI_##dtype] = {SUM_CELLS(T)},
-#define TABLE                                        NUMERIC_FLOAT_MAP(FLOAT_ROW)
+#define FUNCTIONS                                    NUMERIC_FLOAT_MAP(FLOAT_ROW)
 #define REST                                         &reduce_isa_baseline
 #endif
 /* clang-format on */
 
 const struct reduce_isa NAMED(reduce_isa_, REDUCE_ISA) = {
     .name = QUOTED(REDUCE_ISA),
-    .fn = {TABLE},
+    .fn = {FUNCTIONS},
     .rest = REST,
     .copy = plain_copy,
     .copy_stream = stream_copy,

@@ -53,7 +53,7 @@ static inline void copy_in(const struct cpu_group *group, void *to, const void *
 static inline void copy_out(const struct cpu_group *group, const struct request *request, void *to,
                             const void *from, size_t bytes)
 {
-    const size_t ranks = (size_t)group->size, blocks = request->recv_all ? ranks : 1;
+    const size_t ranks = (size_t)group->peers.size, blocks = request->recv_all ? ranks : 1;
     const bool was_read = request->reduce && request->send == request->recv;
     if (bytes >= REDUCE_LONG_BYTES && !was_read &&
         request->bytes > group->cache_bytes / (2 * ranks * blocks))

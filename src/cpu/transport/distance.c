@@ -18,7 +18,7 @@
 #include "cpu/transport/distance.h"
 
 #include "base/deadline.h"
-#include "cpu/transport/op.h"
+#include "cpu/transport/step.h"
 
 enum {
     RUN = 4,                 /* round trips; the fastest run counts */
@@ -40,10 +40,10 @@ static struct distance_probe probe_begin(struct cpu_group *group)
 {
     struct cpu_distance *distance = &group->distance;
     struct distance_probe probe = {.bit = distance->probe_bit, .done = -1, .best = INT64_MAX};
-    probe.partner = group->rank ^ 1 << probe.bit;
+    probe.partner = group->peers.rank ^ 1 << probe.bit;
     distance->work = 0;
-    distance->probe_bit = 1 << (probe.bit + 1) < group->size ? probe.bit + 1 : 0;
-    if (probe.partner >= group->size)
+    distance->probe_bit = 1 << (probe.bit + 1) < group->peers.size ? probe.bit + 1 : 0;
+    if (probe.partner >= group->peers.size)
         probe.done = DISTANCE_PING_PONGS;
     return probe;
 }
@@ -58,42 +58,43 @@ struct distance_probe distance_begin(struct cpu_group *group, const struct reque
 
 /* One round trip; the lower rank begins. If polling is not enough, the partner shares this core or
  * does not run, and the time is not used. */
-static bool ping_pong(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe)
+static bool ping_pong(struct cpu_group *group, struct cpu_state *state,
+                      struct distance_probe *probe)
 {
     const int partner = probe->partner;
-    const uint32_t *theirs = &group->arenas[partner]->probes[group->rank];
-    uint32_t *ours = &group->own->probes[partner];
+    const uint32_t *theirs = &group->peers.arenas[partner]->probes[group->peers.rank];
+    uint32_t *ours = &group->peers.own->probes[partner];
     if (!probe->begun) {
         probe->begun = true;
         group->distance.ping_pongs[partner]++;
-        if (group->rank < partner) {
+        if (group->peers.rank < partner) {
             order_store_release_u32(ours, group->distance.ping_pongs[partner]); /* D1 pairs A1 */
-            bell_ring_if_heard(group);
+            bell_ring_if_heard(&group->peers);
         }
     }
     const uint32_t count = group->distance.ping_pongs[partner];
     if (probe->done >= 0 && !probe->disturbed)
         wait_polls(theirs, count, POLLS);
-    if (!word_arrived(op, partner, theirs, count)) {
+    if (!word_arrived(state, partner, theirs, count)) {
         probe->disturbed = true;
         return false;
     }
-    if (group->rank > partner) {
+    if (group->peers.rank > partner) {
         order_store_release_u32(ours, count); /* D1 */
-        bell_ring_if_heard(group);
+        bell_ring_if_heard(&group->peers);
     }
     probe->begun = false;
     return true;
 }
 
-bool distance_step(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe)
+bool distance_step(struct cpu_group *group, struct cpu_state *state, struct distance_probe *probe)
 {
     for (; probe->done < DISTANCE_PING_PONGS; probe->done++) {
         if (!probe->begun && probe->done % RUN == 0) {
             probe->disturbed = false;
             probe->start = deadline_now();
         }
-        if (!ping_pong(group, op, probe))
+        if (!ping_pong(group, state, probe))
             return false;
         if (probe->done % RUN != RUN - 1 || probe->disturbed)
             continue;
@@ -107,11 +108,11 @@ bool distance_step(struct cpu_group *group, struct cpu_op *op, struct distance_p
 
 enum tutti_status distance_measure(struct cpu_group *group, const struct request *request)
 {
-    struct cpu_op op;
+    struct cpu_state state;
     struct distance_probe probe = probe_begin(group);
     enum tutti_status status = TUTTI_OK;
-    op_init(&op);
-    while (status == TUTTI_OK && !distance_step(group, &op, &probe))
-        status = wait_for(group, op.peer, op.word, op.value, request);
+    state_init(&state);
+    while (status == TUTTI_OK && !distance_step(group, &state, &probe))
+        status = wait_for(&group->peers, state.peer, state.word, state.value, request);
     return status;
 }

@@ -6,7 +6,7 @@
 #include "tutti/tutti.h"
 
 struct cpu_group;
-struct cpu_op;
+struct cpu_state;
 struct request;
 
 enum {
@@ -19,7 +19,7 @@ struct cpu_distance {
     int probe_bit; /* the next partner differs in this bit */
     size_t work;   /* bytes since the last probe */
     int64_t round_trip_ns[DISTANCE_BITS];
-    uint32_t ping_pongs[LAYOUT_RANKS]; /* with each peer */
+    uint32_t ping_pongs[NODE_RANKS]; /* with each peer */
 };
 
 /* A measurement of one partner, inside an operation in which both wait for each other. */
@@ -38,7 +38,7 @@ struct distance_probe {
 struct distance_probe distance_begin(struct cpu_group *group, const struct request *request);
 /* Continues the measurement. Returns false if it waits for the partner. Sets group->distance.far at
  * the end. */
-bool distance_step(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe);
+bool distance_step(struct cpu_group *group, struct cpu_state *state, struct distance_probe *probe);
 /* Measures the next partner; waits for it. Collective. */
 enum tutti_status distance_measure(struct cpu_group *group, const struct request *request);
 

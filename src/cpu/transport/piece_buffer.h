@@ -20,9 +20,10 @@
 static inline size_t piece_buffer_take(struct cpu_group *group, size_t bytes)
 {
     size_t lines = (bytes + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
-    size_t at = group->op.cursor + lines <= group->areas.piece_buffer_bytes ? group->op.cursor : 0;
+    size_t at =
+        group->counts.cursor + lines <= group->areas.piece_buffer_bytes ? group->counts.cursor : 0;
     invariant(at + lines <= group->areas.piece_buffer_bytes);
-    group->op.cursor = at + lines;
+    group->counts.cursor = at + lines;
     return at;
 }
 

@@ -6,12 +6,12 @@
  */
 #include "cpu/transport/team.h"
 
+#include "base/deadline.h"
 #include "base/order.h"
 #include "base/thread.h"
 #include "base/wait.h"
 #include "ipc/futex.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 enum {
@@ -60,11 +60,12 @@ static bool has_come(void *context)
 static bool comes_soon(const struct cpu_team *team, uint32_t job)
 {
     struct next_job next = {team, job};
-    for (int i = 0; i < SPINS; i++) {
+    int64_t now = deadline_now();
+    for (int i = 0; i < SPINS; i++)
         if (wait_spin(has_come, &next, 0, SPIN))
             return true;
-        sched_yield();
-    }
+        else if (!wait_yield(&now))
+            break;
     return false;
 }
 

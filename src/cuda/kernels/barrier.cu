@@ -28,12 +28,7 @@ __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
     operation_compare_former(launch, op.sequence);
     if (peer >= launch.size || peer == launch.rank)
         return;
-    order_line line;
-    operation_await_line(launch, op.sequence, &launch.own->headers[op.sequence & 1][peer], peer,
-                         line, [&](const order_line &header) {
-                             return header.low == launch.signature &&
-                                    header.high == (launch.parameter | op.sequence << 32);
-                         });
+    operation_await_header(launch, op, peer);
     order_fence(); /* V1a pairs V1 */
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The compiled kernels, one fatbin for each row of CUDA_KERNEL_MAP and one each for the barrier, for
- * symmetric memory and for stream waits, as the read-only bytes cuda_fatbin_NAME. Without nvcc
- * each is a stub: a fatbin's header, which says that no byte follows. */
+/* The compiled kernels, one fatbin for each name in CUDA_FATBINS, as the read-only bytes
+ * cuda_fatbin_NAME. Without nvcc each is a stub: a fatbin's header, which says that no byte
+ * follows. */
     .macro fatbin name
     .globl cuda_fatbin_\name
     .hidden cuda_fatbin_\name
@@ -19,14 +19,8 @@ cuda_fatbin_\name:
     .endm
 
     .section .rodata
-    fatbin one_shot_ll
-    fatbin one_shot_lines
-    fatbin two_shot_lines
-    fatbin two_shot_pipelined
-    fatbin mesh
-    fatbin ring
-    fatbin barrier
-    fatbin symm
-    fatbin stream_wait
+    .irp name, CUDA_FATBINS
+    fatbin \name
+    .endr
 
     .section .note.GNU-stack, "", %progbits

@@ -5,7 +5,7 @@
 #define TUTTI_CUDA_LAUNCH_H
 
 #include "base/op.h"
-#include "cuda/runtime/arena.h"
+#include "cuda/kernels/arena.h"
 
 #ifdef __CUDACC__
 #define LAUNCH_FN static __device__ __forceinline__
@@ -13,17 +13,26 @@
 #define LAUNCH_FN static inline
 #endif
 
-/* The rank in a hybrid cube mesh (mesh.cu), if its communicator has one: its quad is ranks[0] to
- * ranks[3] of the launch, its partner is in the other quad. */
+/* The rank in a hybrid cube mesh (mesh.cu): its quad is ranks[0] to ranks[3] of the launch, its
+ * partner is in the other quad. */
 struct cuda_mesh {
     uint8_t quarters[4]; /* the quarter of the quad's sums that each of its ranks makes */
     uint8_t partner;     /* the rank of the other quad that makes the same quarter */
 };
 
-/* The rank in a ring (ring.cu), if its communicator has one. */
+/* The rank in a ring (ring.cu). Without the first byte, kernels load the others at once, and need
+ * up to 2 registers more. */
 struct cuda_ring {
-    uint8_t place;
+    uint8_t reserved;
+    uint8_t position;
     uint8_t before, after; /* ranks */
+};
+
+/* An operation on blocks (blocks.cuh). An operand is one block of `count` elements, of bytes if
+ * blocks are moved only, or has a block for each rank. */
+struct cuda_moves {
+    uint64_t send_stride, recv_stride; /* bytes from one rank's block to the next one's; 0: one */
+    uint8_t sends, receives; /* bit p: to and from rank ranks[p]; bit 0: a copy of the own block */
 };
 
 struct cuda_launch {
@@ -48,34 +57,23 @@ struct cuda_launch {
     /* The ranks in this rank's order: [0] is this rank. If the size is a power of two, the leaf of
      * [p] is this rank's leaf with the bits of p flipped; else the others follow in leaf order. */
     uint8_t ranks[CUDA_RANKS];
-    int32_t place; /* the number of ranks before this one in the tree: launch_leaf() */
-    struct cuda_mesh mesh;
-    struct cuda_ring ring;
+    int32_t leaf; /* the number of ranks before this one in the tree: launch_leaf() */
+    union {       /* by kernel: mesh.cu, ring.cu, blocks.cuh */
+        struct cuda_mesh mesh;
+        struct cuda_ring ring;
+        struct cuda_moves moves;
+    };
 };
 
 /* The entry of ranks[] at leaf l of the tree. If the size is a power of two, that order differs
  * from the communicator's, but has the same pairs at every level, maybe swapped. The bits are the
  * same, since all operations commute. */
-LAUNCH_FN int launch_leaf(int l, int place)
+LAUNCH_FN int launch_leaf(int l, int own)
 {
-    return l < place ? l + 1 : l == place ? 0 : l;
+    return l < own ? l + 1 : l == own ? 0 : l;
 }
 
-/* X(name of its algorithm, kernel's name, description). Tuning tables use the first four; the
- * others are forced, or chosen for the links. */
-#define CUDA_KERNEL_MAP(X)                                                                         \
-    X(ONE_SHOT_LL, one_shot_ll, "one-shot, flags in band")                                         \
-    X(ONE_SHOT_LINES, one_shot_lines, "one-shot, full lines")                                      \
-    X(TWO_SHOT_LINES, two_shot_lines, "two-shot, full lines")                                      \
-    X(TWO_SHOT_PIPELINED, two_shot_pipelined, "two-shot, pipelined")                               \
-    X(HYBRID_CUBE_MESH, mesh, "hybrid cube mesh")                                                  \
-    X(RING, ring, "chunked ring")
-
-enum cuda_kernel {
-#define CUDA_KERNEL_ENUM(NAME, name, text) CUDA_##NAME,
-    CUDA_KERNEL_MAP(CUDA_KERNEL_ENUM)
-#undef CUDA_KERNEL_ENUM
-        CUDA_KERNELS
-};
+/* Every launch copies it. A kernel of another kind adds what it needs to the union. */
+static_assert(sizeof(struct cuda_launch) == 264, "launch");
 
 #endif

@@ -4,9 +4,10 @@
  * dtype, means "not here yet". An input unit with that value travels as other NaNs, with the same
  * result, since a NaN result is canonical.
  *
- * Lines lie packed from the start of one of three buffers, used in turn. Use u fills one buffer and
- * empties the lines that use u - 1 filled on this rank. A peer that writes here in use u has our
- * data of use u - 1. So we had ended use u - 2, in which this buffer was emptied.
+ * Lines lie packed from the start of one of three buffers. Use u fills buffer u mod 3 of each peer,
+ * and empties the lines that use u - 1 has filled on this rank. A peer fills only an empty buffer
+ * of this rank: the peer begins use u after it has received this rank's data of use u - 1. This
+ * rank sent that data after the end of its use u - 2, which emptied the same buffer.
  */
 #ifndef TUTTI_CUDA_LINES_CUH
 #define TUTTI_CUDA_LINES_CUH
@@ -29,6 +30,85 @@ static __device__ __forceinline__ order_line line_of(unit<2> u)
 {
     const order_line line = {u.word[0], u.word[1]};
     return line_is_empty(line) ? order_line{line.low ^ UINT64_C(0x80000000), line.high} : line;
+}
+
+/* ---- byte lines ------------------------------------------------------------------------------ */
+
+/*
+ * Data of any bits. A line whose bits are those of an empty line travels as the *escape* of its
+ * group. A group is the 32 consecutive lines of a warp. Only 33 lines are *special*: the empty one,
+ * and escape n, which differs in its last bits. The source chooses for a group an escape that is
+ * none of the group's other lines. It pushes those lines at once, then the escapes, and a flagged
+ * line with the number of the escape, 0 for none. Without a special line in the group there is no
+ * flagged line. A reader that finds a special line awaits the flagged line of its group; other
+ * readers do not. docs/models/byte_lines.pml is the model.
+ */
+enum : uint64_t { BYTE_ESCAPES = 32 };
+
+/* The number of the escape, 0 for the empty line; above BYTE_ESCAPES if the line is not special. */
+static __device__ __forceinline__ uint64_t byte_special(order_line line)
+{
+    return line.low == ~UINT64_C(0) ? ~line.high : ~UINT64_C(0);
+}
+
+/* All threads of the warp. Returns the group's escape, 0 if it needs none. */
+static __device__ __noinline__ uint64_t byte_escape(uint64_t special)
+{
+    uint64_t escape = 1;
+    if (!__any_sync(~0u, special == 0))
+        return 0;
+    while (__any_sync(~0u, special == escape))
+        escape++;
+    return escape;
+}
+
+/* All threads of the warp push their lines, if they have one. `tell` is the place of the group's
+ * flagged line; `tag` is added to the number. */
+static __device__ __forceinline__ void byte_lines_push(bool has, void *to, order_line line,
+                                                       void *tell, uint64_t tag, uint64_t flag)
+{
+    const uint64_t special = has ? byte_special(line) : ~UINT64_C(0);
+    if (has && special != 0)
+        order_store_line(to, line);
+    if (__any_sync(~0u, special <= BYTE_ESCAPES)) {
+        const uint64_t escape = byte_escape(special);
+        if (special == 0)
+            order_store_line(to, {~UINT64_C(0), ~escape});
+        if (threadIdx.x % 32 == 0)
+            order_store_line(tell, {escape | tag, flag});
+    }
+}
+
+/* Awaits the flagged line of a special line's group. Returns the number of the group's escape, or
+ * BYTE_FAILED. */
+enum : unsigned { BYTE_FAILED = 63 };
+
+static __device__ __noinline__ unsigned byte_escape_await(const cuda_launch &launch,
+                                                          uint64_t sequence, const void *told,
+                                                          int peer, uint64_t tag, uint64_t flag)
+{
+    order_line line;
+    return operation_await_line(launch, sequence, told, peer, line,
+                                [&](const order_line &l) {
+                                    return l.high == flag && (l.low & ~UINT64_C(63)) == tag;
+                                })
+               ? line.low & 63
+               : BYTE_FAILED;
+}
+
+/* Gives a line that has come from a peer the bits that it stands for. Returns false if that fails.
+ * `told` is the place of its group's flagged line. */
+static __device__ __forceinline__ bool byte_line_resolve(const cuda_launch &launch,
+                                                         uint64_t sequence, const void *told,
+                                                         int peer, uint64_t tag, uint64_t flag,
+                                                         order_line &line)
+{
+    if (byte_special(line) > BYTE_ESCAPES)
+        return true;
+    const unsigned escape = byte_escape_await(launch, sequence, told, peer, tag, flag);
+    if (escape == byte_special(line))
+        line.high = ~UINT64_C(0);
+    return escape != BYTE_FAILED;
 }
 
 /* Takes the next buffer; `buffers` is the word of the state (struct cuda_buffer_state) for these

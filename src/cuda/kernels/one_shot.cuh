@@ -5,13 +5,7 @@
  * writes the result. A thread serves the same units on all ranks. So a line has one writer (the
  * peer) and one reader (the owner's thread of that number).
  *
- * A REGION says how a unit travels. Its constructor takes the operation's part of the region:
- *
- *     WORDS, PACKED, BASE      words of a unit; operation_targets(); its place in an arena
- *     stride(units, size)      bytes between sources
- *     offset                   where the operation's lines begin
- *     line_of(op, u)           the line of a unit; unit_of(line): back; has_come(op, line)
- *     empty(launch)            empties the lines of an earlier operation
+ * A REGION says how a unit travels (regions.cuh).
  *
  * ONCE: every worker has at most one whole, aligned unit, as in small operations. No loop is left,
  * and all addresses are computed before the grid dependency.

@@ -13,9 +13,10 @@
  * - Header: block 0 pushes {signature, parameter, sequence} to each peer. A long wait compares
  *   the peer's header; otherwise the next operation compares it. Barriers, and operations of no
  *   elements, wait for headers.
- * - After every 1024 polls a wait checks: failed, another header, the host's stop (over PCIe, one
- *   waiter every 20 us), a peer that is gone, the deadline. The first to fail writes the record for
- *   the host and sets all rows to failed, so that later launches and replays return at once.
+ * - After every ORDER_POLLS polls a wait checks: failed, another header, the host's stop (over
+ * PCIe, one waiter every 20 us), a peer that is gone, the deadline. The first to fail writes the
+ * record for the host and sets all rows to failed, so that later launches and replays return at
+ * once.
  * - A kernel whose warps meet in barriers decides once a block whether the block takes part
  *   (operation_take_together()). In other kernels each warp decides for itself, and only polls.
  */
@@ -299,7 +300,7 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
             all &= !(MANY ? wanted >> p & 1 : p < size) || has_come(line[p]);
         if (all)
             return true;
-        if (polls % 1024 == 0) {
+        if (polls % ORDER_POLLS == 0) {
             int missing = launch.ranks[any];
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
@@ -324,12 +325,24 @@ operation_await_line(const cuda_launch &launch, uint64_t sequence, const void *f
         line = order_load_line(from);
         if (has_come(line))
             return true;
-        if (polls % 1024 == 0) {
+        if (polls % ORDER_POLLS == 0) {
             start_ns = operation_keep_waiting(launch, sequence, peer, start_ns);
             if (start_ns == 0)
                 return false;
         }
     }
+}
+
+/* Waits until the peer has entered the same operation. */
+static __device__ __forceinline__ bool operation_await_header(const cuda_launch &launch,
+                                                              const operation &op, int peer)
+{
+    order_line line;
+    return operation_await_line(launch, op.sequence, &launch.own->headers[op.sequence & 1][peer],
+                                peer, line, [&](const order_line &header) {
+                                    return header.low == launch.signature &&
+                                           header.high == (launch.parameter | op.sequence << 32);
+                                });
 }
 
 /* ---- the control warp ------------------------------------------------------------------------ */

@@ -9,6 +9,9 @@
 
 #include <stdint.h>
 
+/* Between two looks at what may end a wait. */
+enum { ORDER_POLLS = 1024 };
+
 struct order_line {
     uint64_t low, high;
 };

@@ -9,6 +9,7 @@
 #define TUTTI_CUDA_REDUCE_CUH
 
 #include "base/numeric.h"
+#include "cuda/kernels/convert.cuh"
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/order.cuh"
 #include "tutti/tutti.h"
@@ -78,32 +79,28 @@ struct dtype_b8 : dtype_u8 {
 
 /* The device converts 16-bit floats itself, two at a time. The results are those of
  * numeric.h, except for NaN. */
-#define DTYPE_PAIR(cvt, nan)                                                                       \
+#define DTYPE_PAIR(convert, nan)                                                                   \
     static __device__ __forceinline__ uint32_t store_pair(acc low, acc high)                       \
     {                                                                                              \
-        uint32_t pair;                                                                             \
-        asm(cvt " %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));                                \
+        uint32_t pair = convert(low, high);                                                        \
         pair = low != low ? __byte_perm(pair, nan, 0x3254) : pair;                                 \
         return high != high ? __byte_perm(pair, nan, 0x5410) : pair;                               \
     }
 
 struct dtype_bfloat : dtype_bf16 {
-    DTYPE_PAIR("cvt.rn.bf16x2.f32", 0x7fc0)
+    DTYPE_PAIR(convert_pair_bf16, 0x7fc0)
 };
 
 struct dtype_half : dtype_f16 {
-    DTYPE_PAIR("cvt.rn.f16x2.f32", 0x7e00)
+    DTYPE_PAIR(convert_pair_f16, 0x7e00)
 
     static __device__ __forceinline__ acc load(element x)
     {
-        acc value;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x));
-        return value;
+        return convert_from_f16(x);
     }
     static __device__ __forceinline__ element store(acc x)
     {
-        element value;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value) : "f"(x));
+        const element value = convert_to_f16(x);
         return x != x ? 0x7e00 : value;
     }
 };
@@ -192,10 +189,14 @@ template <typename D, int WORDS> struct operands {
     uint64_t count;
     bool whole_send, whole_recv; /* addresses are aligned to the unit */
 
+    __device__ __forceinline__ operands(const void *from, void *to, uint64_t elements)
+        : send((const unsigned char *)from), recv((unsigned char *)to), count(elements),
+          whole_send((uintptr_t)from % (WORDS * 8) == 0),
+          whole_recv((uintptr_t)to % (WORDS * 8) == 0)
+    {
+    }
     __device__ __forceinline__ operands(const cuda_launch &launch)
-        : send((const unsigned char *)launch.send), recv((unsigned char *)launch.recv),
-          count(launch.count), whole_send((uintptr_t)launch.send % (WORDS * 8) == 0),
-          whole_recv((uintptr_t)launch.recv % (WORDS * 8) == 0)
+        : operands(launch.send, launch.recv, launch.count)
     {
     }
 
@@ -407,7 +408,7 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
         for (int l = 0; l < LEAVES; l++)
 #pragma unroll
             for (int w = 0; w < WORDS; w++)
-                leaf[l].word[w] = leaf_word(x, l, w, IN_PLACE ? 0 : launch.place);
+                leaf[l].word[w] = leaf_word(x, l, w, IN_PLACE ? 0 : launch.leaf);
         return reduce_leaves(leaf, launch);
     }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Chunked ring, for ranks with links between neighbours alone: data goes to the next rank.
- * An operation is cut into a chunk for each rank. Chunk c starts at the rank at place c as a
+ * An operation is cut into a chunk for each rank. Chunk c starts at the rank at position c as a
  * partial result in the accumulation type. Each step adds the input of one rank. The last rank
  * rounds once, and the result goes round again. So all ranks get the same bits, but
  * not those of the canonical tree: each chunk is one chain of additions.
@@ -50,7 +50,7 @@ template <typename D> struct course {
     __device__ __forceinline__ uint64_t unit_of(int step, unsigned k, unsigned i) const
     {
         const uint64_t at = ((uint64_t)k * gridDim.x + blockIdx.x) * tile + i;
-        const int c = (launch.ring.place + 2 * size - step) % size;
+        const int c = (launch.ring.position + 2 * size - step) % size;
         return at < chunk ? c * chunk + at : units;
     }
 

@@ -13,7 +13,7 @@
 namespace
 {
 
-enum { LOOK_POLLS = 256 }; /* between two looks at what may end a wait */
+enum { LOOK_POLLS = ORDER_POLLS / 4 }; /* between two looks at what may end a wait */
 
 /* The lowest bit of the time that a wait keeps between two checks: the peer is gone, so the next
  * poll of the word is the last. */

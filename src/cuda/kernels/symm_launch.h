@@ -4,7 +4,7 @@
 #ifndef TUTTI_CUDA_SYMM_LAUNCH_H
 #define TUTTI_CUDA_SYMM_LAUNCH_H
 
-#include "cuda/runtime/arena.h"
+#include "cuda/kernels/arena.h"
 
 #define CUDA_SYMM_MAGIC UINT64_C(0x747574746973796d)
 

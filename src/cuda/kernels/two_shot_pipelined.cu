@@ -6,17 +6,20 @@
  * pushes its lines of q + 1 to their owners; (3) waits for the other owners' results of q and
  * writes them. So the link carries q + 1 while a worker waits for results of q.
  *
- * Lines lie in pipes[q mod 3][hop][source][unit], with one writer (the source's worker) and one
- * reader (the owner's worker of the same number), which empties a line when it has read it. While
- * the workers are in the next turn, the control warp fences what the last turn emptied: a fence
- * waits until all pushes of the block have arrived.
+ * Lines lie in pipes[q mod 3][hop][source][unit]. A line has one writer, the source's worker, and
+ * one reader, the owner's worker of the same number. The reader empties a line when it has read it.
+ * While the workers are in the next turn, the control warp makes a fence behind what the last turn
+ * emptied. The fence waits until all pushes of the block have arrived.
  *
- * A line is empty when it is written (Z1, Z1a). Hop 1, piece q + 1: in its last turn the pusher had
- * the owner's result of q - 1. The owner pushed it behind the fence for turn q - 2, in which hop 1
- * of q - 2 was emptied. Hop 2, piece q: the owner had our line of q, which we pushed in turn q - 1,
- * behind the fence for turn q - 2, before which hop 2 of q - 3 was emptied. The same holds from one
- * operation to the next, of any geometry: pipes go on in turn, and the kernel's end orders what its
- * last turn emptied.
+ * A line is empty when it is written (Z1, Z1a), because its last use was three pieces earlier:
+ * - Hop 1, piece q + 1, last used by piece q - 2. The owner emptied it in turn q - 2. Behind the
+ *   fence for that turn the owner pushed its result of q - 1. The writer received this result in
+ *   turn q - 1, so before it writes.
+ * - Hop 2, piece q, last used by piece q - 3. This rank emptied it before the fence for turn q - 2.
+ *   Behind this fence, in turn q - 1, this rank pushed its line of q to the owner. The owner
+ *   received that line before it writes.
+ * The same holds from one operation to the next, of any geometry: the next operation goes on with
+ * the next pipe, and the end of a kernel orders what its last turn emptied.
  */
 #include "cuda/kernels/lines.cuh"
 #include "cuda/kernels/tiles.cuh"

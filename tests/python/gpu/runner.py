@@ -35,12 +35,10 @@ class Rank:
                 os.environ["TUTTI_ALLOW_OVERLAPPING_DEVICES"] = "1"
             torch.cuda.set_device(self.device)
 
-    def start(self, backend="tutti", timeout=30, background=False):
-        """Makes the default group. background: its collectives take the way of CUDA tensors on CPU, too."""
+    def start(self, backend="tutti", timeout=30):
+        """Makes the default group."""
         dist.init_process_group(backend, init_method=f"file://{self.folder}/torch", rank=self.rank, world_size=self.size,
                                 timeout=timedelta(seconds=timeout))
-        if background:
-            dist.group.WORLD._direct = ()
         return dist.group.WORLD
 
     def store(self):

@@ -195,13 +195,19 @@ def test_options():
 def test_communicator_options():
     def rank(comm):
         assert comm.describe()["name"] == "named" and comm.describe()["leaf_order"] == "2 0 1"
+        assert comm.all_reduce(np.ones(2), max_blocks=2).tolist() == [RANKS] * 2  # ignored on CPU
+        with pytest.raises(tutti.InvalidError, match="max_blocks -1"):
+            comm.all_reduce(np.ones(2), max_blocks=-1)
+        with pytest.raises(tutti.InvalidError, match="max_blocks is -3"):
+            tutti.ProcessGroup(comm, max_blocks=-3)
         return comm.describe()["algorithm"], int(comm.describe()["timeout_ms"])
 
     found = on_threads(RANKS, rank, name="named", leaf_order=[2, 0, 1], algorithm="one_shot", strict=False, timeout=7.5,
-                       arena_bytes=1 << 20, buffer_size=1 << 20)
+                       arena_bytes=1 << 20, buffer_size=1 << 20, max_blocks=7)
     assert found == [("one_shot", 7500)] * RANKS
     for wrong, error in (({"leaf_order": [0, 1]}, tutti.InvalidError), ({"device": "tpu"}, tutti.InvalidError),
-                         ({"colour": 1}, TypeError), ({"arena_bytes": 1}, tutti.InvalidError)):
+                         ({"colour": 1}, TypeError), ({"arena_bytes": 1}, tutti.InvalidError),
+                         ({"max_blocks": -1}, tutti.InvalidError)):
         with pytest.raises(error):
             on_threads(1, lambda comm: None, **wrong)
 

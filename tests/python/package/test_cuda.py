@@ -38,6 +38,13 @@ with tutti.SymmetricGroup("symm", rank, count, store) as group:
     assert len(_buffers._lent) == 1 and managed.tensor.shape[0] == 8 and managed.tensor.device_id == device
     values = ffi.cast("int *", managed.tensor.data)
     values[0:8] = [rank + 1] * 8
+    alone, floats = comm.split(rank), group.alloc(8, "float32", "cuda")
+    assert alone.world_size == 1
+    ffi.cast("float *", floats.array.__cuda_array_interface__["data"][0])[0:8] = [rank + 1] * 8
+    alone.all_reduce(memory.array)
+    alone.all_reduce(floats.array, op="avg")
+    alone.finalize(30)
+    assert list(ffi.cast("float *", floats.array.__cuda_array_interface__["data"][0])[0:8]) == [rank + 1] * 8
     comm.all_reduce(memory.array)
     comm.finalize(30)
     assert list(values[0:8]) == [3] * 8

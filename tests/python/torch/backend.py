@@ -157,16 +157,14 @@ class Test(MultiProcessTestCase):
 
     def test_all_to_all_refused(self):
         """The other ranks learn at once why one rank refuses its call, not after their time-out."""
-        for direct in ("cpu",), ():
-            for wrong, reason in ([2] * ranks, "but the sizes"), ([1] * (ranks - 1) + [2], "to itself"):
-                group = dist.new_group()
-                group._direct = direct
-                last = self.rank == ranks - 1
-                splits = wrong if last else [1] * ranks
-                given = torch.ones(ranks + (last and "itself" in reason))
-                with self.assertRaisesRegex(tutti.InvalidError if last else tutti.MismatchError, reason):
-                    dist.all_to_all_single(torch.empty(ranks), given, None, splits, group=group)
-                dist.barrier()
+        for wrong, reason in ([2] * ranks, "but the sizes"), ([1] * (ranks - 1) + [2], "to itself"):
+            group = dist.new_group()
+            last = self.rank == ranks - 1
+            splits = wrong if last else [1] * ranks
+            given = torch.ones(ranks + (last and "itself" in reason))
+            with self.assertRaisesRegex(tutti.InvalidError if last else tutti.MismatchError, reason):
+                dist.all_to_all_single(torch.empty(ranks), given, None, splits, group=group)
+            dist.barrier()
 
     def test_mixed(self):
         """One rank calls asynchronously, the others do not; asynchronous calls before synchronous ones."""
@@ -255,47 +253,6 @@ class Test(MultiProcessTestCase):
         with self.assertRaisesRegex(ValueError, "summed"):
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
-    def test_background(self):
-        """The collectives of CUDA tensors, which run on the group's tutti.ProcessGroup, here with CPU tensors."""
-        world, mine = dist.group.WORLD, float(self.rank)
-        world._direct = ()
-        each = [float(rank) for rank in range(ranks)]
-        tensor = torch.full((2, 3), mine).t()
-        dist.broadcast(tensor, 1)
-        self.assertEqual(tensor, torch.ones(3, 2))
-        tensor = torch.full((3,), mine)
-        dist.reduce(tensor, 1, dist.ReduceOp.AVG)
-        self.assertEqual(tensor[0].item(), (ranks - 1) / 2 if self.rank == 1 else mine)
-        dist.reduce(tensor.fill_(mine), 0, dist._make_nccl_premul_sum(2.0))
-        self.assertEqual(tensor[0].item(), ranks * (ranks - 1) if self.rank == 0 else mine)
-        found, whole = [torch.empty(3) for _ in range(ranks)], torch.empty(ranks * 3)
-        dist.all_gather(found, torch.full((3,), mine))
-        dist.all_gather_into_tensor(whole, torch.full((3,), mine))
-        self.assertEqual(([block[2].item() for block in found], whole[::3].tolist()), (each, each))
-        dist.gather(torch.full((3,), mine + 1), found if self.rank == 1 else None, 1)
-        self.assertEqual([block[0].item() for block in found], [rank + (self.rank == 1) for rank in each])
-        dist.scatter(tensor, [torch.full((3,), rank + 5.) for rank in each] if self.rank == 0 else None, 0)
-        self.assertEqual(tensor[2].item(), mine + 5)
-        dist.reduce_scatter(tensor, [torch.full((3,), rank) for rank in each])
-        self.assertEqual(tensor[1].item(), mine * ranks)
-        holes = torch.zeros(3, 2)[:, 0]
-        work = dist.reduce_scatter_tensor(holes, torch.arange(3. * ranks), async_op=True)
-        work.wait()
-        self.assertEqual(holes, torch.arange(3 * mine, 3 * mine + 3) * ranks)
-        self.assertIs(work.get_future().value()[0], holes)
-        self.test_all_to_all()
-        several = torch.empty(2, ranks * 3)
-        with dist._coalescing_manager(async_ops=True) as manager:
-            for whole in several:
-                dist.all_gather_into_tensor(whole, torch.full((3,), mine))
-        manager.wait()
-        self.assertEqual(several[:, ::3].tolist(), [each, each])
-        dist.broadcast(torch.empty(0), 0)
-        with self.assertRaises(tutti.MismatchError):
-            dist.broadcast(tensor, self.rank % 2)
-        dist.broadcast(tensor.fill_(mine), 0)  # the group goes on
-        self.assertEqual(tensor[0].item(), 0)
-
     def _all_operations(self, given, made):
         """The results of all operations. given: a tensor of a row for each rank; made(shape, value): one that receives."""
         world, rows, row = dist.group.WORLD, given.shape, given.shape[1:]
@@ -318,7 +275,7 @@ class Test(MultiProcessTestCase):
         yield "reduce_scatter_single", [run(world.reduce_scatter_single, made((1, *row), 0), given)]
         yield "all_to_all", run(world.alltoall, lists(), list(given))
         yield "all_to_all_single", [run(world.all_to_all_single, made(rows, 0), given)]
-        for start in (world.allreduce, world.allreduce_coalesced) if world._direct else ():
+        for start in world.allreduce, world.allreduce_coalesced:
             yield start.__name__, run(start, [made(rows, mine + 1)])
         yield "reduce", run(world.reduce, [made(rows, mine + 1)])
         yield "broadcast", run(world.broadcast, [given if first else made(rows, 0)])
@@ -331,30 +288,27 @@ class Test(MultiProcessTestCase):
     def test_lazy(self):
         """Operands whose memory does not hold their elements in order: PyTorch conjugates and negates later. The last rank's
         are plain: sums of negated values alone would be right by chance."""
-        world = dist.group.WORLD
 
         def plain(tensor):
             return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
 
-        for direct in ("cpu",), ():
-            world._direct = direct
-            for kind, (dtype, make) in {**WRITABLE, **READABLE}.items():
-                values = (torch.arange(1, 2 * ranks + 1) * (2 + self.rank) + (1j if dtype.is_complex else 0)).to(dtype)
-                given = plain(make(values).view(ranks, 2)) if self.rank == ranks - 1 else make(values).view(ranks, 2)
+        for kind, (dtype, make) in {**WRITABLE, **READABLE}.items():
+            values = (torch.arange(1, 2 * ranks + 1) * (2 + self.rank) + (1j if dtype.is_complex else 0)).to(dtype)
+            given = plain(make(values).view(ranks, 2)) if self.rank == ranks - 1 else make(values).view(ranks, 2)
 
-                def made(shape, value):
-                    values = torch.full((torch.Size(shape).numel(),), value, dtype=dtype)
-                    return (make(values) if kind in WRITABLE and self.rank < ranks - 1 else values).view(shape)
+            def made(shape, value):
+                values = torch.full((torch.Size(shape).numel(),), value, dtype=dtype)
+                return (make(values) if kind in WRITABLE and self.rank < ranks - 1 else values).view(shape)
 
-                def made_plain(shape, value):
-                    return plain(made(shape, value))
+            def made_plain(shape, value):
+                return plain(made(shape, value))
 
-                for found, expected in zip(self._all_operations(given, made),
-                                           self._all_operations(plain(given), made_plain), strict=True):
-                    for one, other in zip(found[1], expected[1], strict=True):
-                        if isinstance(one, list):
-                            one, other = torch.stack(one), torch.stack(other)
-                        self.assertEqual(plain(one), other, msg=f"{found[0]}, {kind}, {direct}")
+            for found, expected in zip(self._all_operations(given, made),
+                                       self._all_operations(plain(given), made_plain), strict=True):
+                for one, other in zip(found[1], expected[1], strict=True):
+                    if isinstance(one, list):
+                        one, other = torch.stack(one), torch.stack(other)
+                    self.assertEqual(plain(one), other, msg=f"{found[0]}, {kind}")
 
     def test_lazy_reduced_at_once(self):
         """The short way of a synchronous all_reduce."""

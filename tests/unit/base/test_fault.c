@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The text of a time-out names its length, the option that held, and what else to do. */
+/* The text of a time-out names its length, the option that held, and what else to do. That of a
+ * mismatch names the roots. */
 #include "comm/comm.h"
 
 #include <setjmp.h>
@@ -90,6 +91,60 @@ static void timeout_of_an_own_copy_blames_no_peer(void **state)
     assert_null(strstr(text, "waited for"));
 }
 
+static void mismatch_names_roots_beside_the_scalar(void **state)
+{
+    const uint32_t hash = 0xabcdef01;
+    const struct tutti_signature reduce = {.collective = TUTTI_COLLECTIVE_REDUCE,
+                                           .dtype = TUTTI_FLOAT32,
+                                           .op = TUTTI_PREMUL_SUM,
+                                           .count = 4};
+    struct tutti_fault fault = {.struct_size = sizeof fault,
+                                .status = TUTTI_ERR_MISMATCH,
+                                .peer = 1,
+                                .expected = reduce,
+                                .seen = reduce};
+    char text[512];
+    (void)state;
+    fault.expected.parameter = signature_root(hash, 0);
+    fault.seen.parameter = signature_root(hash, 9999);
+    assert_true((size_t)tutti_fault_format(&fault, text, sizeof text) < sizeof text);
+    assert_non_null(strstr(text, "root 0, scalar hash abcd0000"));
+    assert_non_null(strstr(text, "root 9999, scalar hash abcd0000"));
+}
+
+static void mismatch_names_limits_of_blocks(void **state)
+{
+    static const struct {
+        enum tutti_collective collective;
+        uint32_t parameter;
+        const char *words;
+    } rows[] = {
+        {TUTTI_COLLECTIVE_ALL_GATHER, 0,
+         "rank 1 has all_gather of 4 float32, one_shot, max_blocks"},
+        {TUTTI_COLLECTIVE_BROADCAST, 3,
+         "rank 1 has broadcast of 4 float32, one_shot, root 2, max_"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct tutti_signature signature = {.collective = rows[i].collective,
+                                                  .dtype = TUTTI_FLOAT32,
+                                                  .algo = TUTTI_ALGO_ONE_SHOT,
+                                                  .count = 4,
+                                                  .parameter = rows[i].parameter};
+        struct tutti_fault fault = {.struct_size = sizeof fault,
+                                    .status = TUTTI_ERR_MISMATCH,
+                                    .peer = 1,
+                                    .expected = signature,
+                                    .seen = signature};
+        char text[512];
+        fault.seen.parameter = signature_blocks(rows[i].parameter, 48);
+        assert_true((size_t)tutti_fault_format(&fault, text, sizeof text) < sizeof text);
+        assert_non_null(strstr(text, rows[i].words));
+        assert_non_null(strstr(text, "max_blocks 48: make"));
+        assert_null(strstr(text, "hash"));
+    }
+}
+
 static void communicator_knows_its_source(void **state)
 {
     static const struct {
@@ -127,6 +182,8 @@ int main(void)
         cmocka_unit_test(unknown_timeout_names_all_options),
         cmocka_unit_test(timeout_of_a_thread_names_calls_that_wait),
         cmocka_unit_test(timeout_of_an_own_copy_blames_no_peer),
+        cmocka_unit_test(mismatch_names_roots_beside_the_scalar),
+        cmocka_unit_test(mismatch_names_limits_of_blocks),
         cmocka_unit_test(communicator_knows_its_source),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,7 @@ enum { MS = 1000000, YIELD_NS = 1000 };
 /* What one wait did. */
 static struct {
     int64_t now;
+    int64_t yield_ns;
     int clocks, polls, yields, naps, bells, looks[3], reminders, progress;
     int64_t longest_nap, first_nap, last_slice_ms;
     int waited_s;
@@ -43,7 +44,7 @@ int __wrap_sched_yield(void)
 {
     seen.yields++;
     seen.unsorted |= seen.slept;
-    seen.now += YIELD_NS;
+    seen.now += seen.yield_ns;
     return 0;
 }
 
@@ -137,10 +138,12 @@ static const struct waiter WAITER = {
 
 static int setup(void **state)
 {
+    static int64_t start; /* far behind the former test */
     (void)state;
     memset(&seen, 0, sizeof seen);
     memset(&plan, 0, sizeof plan);
-    seen.now = 1000 * INT64_C(1000000000);
+    seen.now = start += 1000 * INT64_C(1000000000);
+    seen.yield_ns = YIELD_NS;
     plan.deadline = DEADLINE_NEVER;
     done = false;
     return 0;
@@ -185,6 +188,52 @@ static void looks_deep_by_the_clock(void **state)
     assert_int_equal(seen.bells, 0);
     assert_int_equal(seen.looks[WAIT_ALL], 4);
     assert_int_equal(seen.looks[WAIT_PEER], 0);
+}
+
+/* Beside a thread that never waits a yield takes long. After two of these the waiter sleeps, and so
+ * do the next ones, until 16 times as long has passed. */
+static void sleeps_if_yields_take_long(void **state)
+{
+    (void)state;
+    struct waiter waiter = WAITER;
+    waiter.yields = INT64_MAX;
+    seen.yield_ns = 10 * MS;
+    plan.deadline = seen.now + 120 * (int64_t)MS;
+    assert_int_equal(waiter_run(&waiter), WAIT_LATE);
+    assert_int_equal(seen.yields, 2);
+    assert_int_equal(seen.bells, 2);
+    assert_int_equal(seen.now, plan.deadline);
+    plan.deadline += 59 * MS; /* it sleeps until 160 ms after the second yield */
+    assert_int_equal(waiter_run(&waiter), WAIT_LATE);
+    assert_int_equal(seen.yields, 2);
+    plan.deadline += 500 * MS;
+    done = true;
+    assert_int_equal(waiter_run(&waiter), WAIT_DONE);
+    done = false;
+    seen.now = plan.deadline - 100 * MS; /* long after them one long yield changes nothing */
+    seen.yield_ns = 10 * MS;
+    assert_int_equal(waiter_run(&waiter), WAIT_LATE);
+    assert_int_equal(seen.yields, 4);
+    assert_int_equal(setup(NULL), 0);
+    seen.yield_ns = 2 * MS - 1;
+    plan.deadline = seen.now + 100 * seen.yield_ns;
+    assert_int_equal(waiter_run(&waiter), WAIT_LATE);
+    assert_true(seen.yields >= 100);
+    assert_int_equal(seen.bells, 0);
+}
+
+/* A wait that sleeps at once looks at all peers after 20 ms, as one that yields before. A peer may
+ * be a little late while another one has gone. */
+static void looks_at_all_peers_later(void **state)
+{
+    (void)state;
+    struct waiter waiter = WAITER;
+    waiter.yields = 0;
+    plan.deadline = seen.now + 60 * MS;
+    assert_int_equal(waiter_run(&waiter), WAIT_LATE);
+    assert_int_equal(seen.bells, 2);
+    assert_int_equal(seen.looks[WAIT_ALL], 1);
+    assert_int_equal(seen.looks[WAIT_PEER], 2);
 }
 
 static void naps_without_a_bell(void **state)
@@ -317,6 +366,8 @@ int main(void)
         TEST(spin_only_polls),
         TEST(phases_come_in_order),
         TEST(looks_deep_by_the_clock),
+        TEST(sleeps_if_yields_take_long),
+        TEST(looks_at_all_peers_later),
         TEST(naps_without_a_bell),
         TEST(polls_on_if_the_core_is_free),
         TEST(trouble_ends),

@@ -13,6 +13,7 @@
 enum { RANKS = 3, ODD = 2 };
 
 static struct host_record records[RANKS];
+static struct hosts hosts;
 
 static int records_make(void **state)
 {
@@ -22,7 +23,7 @@ static int records_make(void **state)
     for (int leaf = 0; leaf < RANKS; leaf++)
         config.leaf_order[leaf] = leaf;
     for (int r = 0; r < RANKS; r++)
-        if (host_record_make(&config, RANKS, &address, NULL, NULL, &records[r]) != TUTTI_OK)
+        if (host_record_make(&config, RANKS, &address, &records[r]) != TUTTI_OK)
             return -1;
     return 0;
 }
@@ -32,11 +33,11 @@ static void assert_refused(enum tutti_status expected, const char *what, const c
                            const char *odd)
 {
     char text[256];
-    assert_int_equal(host_records_compare(records, 0, RANKS), expected);
+    assert_int_equal(host_records_compare(records, 0, RANKS, &hosts), expected);
     snprintf(text, sizeof text, "rank 0 %s, rank %d %s", even, ODD, odd);
     if (!strstr(tutti_last_error(), what) || !strstr(tutti_last_error(), text))
         fail_msg("\"%s\" lacks \"%s\" or \"%s\"", tutti_last_error(), what, text);
-    assert_int_equal(host_records_compare(records, ODD, RANKS), expected);
+    assert_int_equal(host_records_compare(records, ODD, RANKS, &hosts), expected);
     snprintf(text, sizeof text, "rank %d %s, rank 0 %s", ODD, odd, even);
     if (!strstr(tutti_last_error(), text))
         fail_msg("\"%s\" lacks \"%s\"", tutti_last_error(), text);
@@ -45,8 +46,8 @@ static void assert_refused(enum tutti_status expected, const char *what, const c
 static void equal_records_pass(void **state)
 {
     (void)state;
-    assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
-    assert_int_equal(host_records_compare(records, ODD, RANKS), TUTTI_OK);
+    assert_int_equal(host_records_compare(records, 0, RANKS, &hosts), TUTTI_OK);
+    assert_int_equal(host_records_compare(records, ODD, RANKS, &hosts), TUTTI_OK);
 }
 
 static void options_differ_by_name(void **state)
@@ -90,32 +91,70 @@ static void users_differ(void **state)
     char even_text[64], odd_text[64];
     snprintf(even_text, sizeof even_text, "runs as user %u", (unsigned)even->user);
     snprintf(odd_text, sizeof odd_text, "as user %u", (unsigned)odd->user);
-    assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_ERR_DECLINED);
+    assert_int_equal(host_records_compare(records, 0, RANKS, &hosts), TUTTI_ERR_DECLINED);
     assert_non_null(strstr(tutti_last_error(), even_text));
     assert_non_null(strstr(tutti_last_error(), odd_text));
     assert_non_null(strstr(tutti_last_error(), "start all ranks as one user"));
     odd->user_namespace++;
-    assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
+    assert_int_equal(host_records_compare(records, 0, RANKS, &hosts), TUTTI_OK);
     odd->user_namespace = even->user_namespace = 0; /* unknown */
-    assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
+    assert_int_equal(host_records_compare(records, 0, RANKS, &hosts), TUTTI_OK);
+}
+
+/* Users of different hosts need not be the same. */
+static void ranks_of_one_boot_id_share_a_host(void **state)
+{
+    enum { MOST = 6 };
+    static const struct {
+        const char *boots; /* a letter for each rank's boot id */
+        int count, of[MOST];
+    } rows[] = {
+        {"aaaa", 1, {0, 0, 0, 0}},
+        {"bbaa", 2, {0, 0, 1, 1}},
+        {"bbba", 2, {0, 0, 0, 1}},
+        {"abbb", 2, {0, 1, 1, 1}},
+        {"cacbac", 3, {0, 1, 0, 2, 1, 0}},
+        {"dcba", 4, {0, 1, 2, 3}},
+        {"a", 1, {0}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct host_record of_all[MOST];
+        const int size = (int)strlen(rows[i].boots);
+        for (int r = 0; r < size; r++) {
+            of_all[r] = records[0];
+            of_all[r].identity.world_size = size;
+            memset(of_all[r].identity.boot_id, rows[i].boots[r], sizeof of_all[r].identity.boot_id);
+            of_all[r].identity.user = (uint32_t)rows[i].boots[r];
+        }
+        for (int r = 0; r < size; r++) {
+            memset(&hosts, 0xff, sizeof hosts);
+            assert_int_equal(host_records_compare(of_all, r, size, &hosts), TUTTI_OK);
+            assert_int_equal(hosts.count, rows[i].count);
+            assert_memory_equal(hosts.of, rows[i].of, (size_t)size * sizeof *hosts.of);
+        }
+    }
 }
 
 /* A rank that does not listen matters if ranks are of several processes. */
 static void a_rank_does_not_listen(void **state)
 {
+    int processes[TUTTI_MAX_RANKS];
     (void)state;
     records[ODD].identity.address.status = TUTTI_ERR_SYSTEM;
     assert_false(rank_set_has(host_remote_ranks(records, 0, RANKS), ODD));
     assert_int_equal(host_channels_check(records, 0, RANKS, ""), TUTTI_OK);
     records[ODD].identity.address.id[0]++;
     assert_true(rank_set_equal(host_remote_ranks(records, 0, RANKS), rank_set_of(ODD)));
-    assert_true(host_processes_shared(records, RANKS)); /* ranks 0 and 1 */
+    assert_true(host_processes(records, RANKS, processes));
+    assert_int_equal(processes[1], 0);
+    assert_int_equal(processes[ODD], ODD);
     assert_int_equal(host_channels_check(records, 0, RANKS, ""), TUTTI_ERR_SYSTEM);
     assert_non_null(strstr(tutti_last_error(), "rank 2 could not take part"));
     assert_int_equal(host_channels_check(records, ODD, RANKS, "no directory"), TUTTI_ERR_SYSTEM);
     assert_string_equal(tutti_last_error(), "no directory");
     records[1].identity.address.id[0] += 2;
-    assert_false(host_processes_shared(records, RANKS));
+    assert_false(host_processes(records, RANKS, processes));
 }
 
 int main(void)
@@ -124,6 +163,7 @@ int main(void)
         cmocka_unit_test_setup(equal_records_pass, records_make),
         cmocka_unit_test_setup(options_differ_by_name, records_make),
         cmocka_unit_test_setup(users_differ, records_make),
+        cmocka_unit_test_setup(ranks_of_one_boot_id_share_a_host, records_make),
         cmocka_unit_test_setup(a_rank_does_not_listen, records_make),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,7 +38,7 @@ static void check(size_t bytes, int ranks, bool pushes)
 static void every_arena_has_room(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= LAYOUT_RANKS; ranks++)
+    for (int ranks = 1; ranks <= NODE_RANKS; ranks++)
         for (size_t bytes = areas_least(ranks); bytes < 2 * (size_t)LAYOUT_MOST_ARENA; bytes += 999)
             for (int pushes = 0; pushes <= 1; pushes++)
                 check(bytes, ranks, pushes);

@@ -29,7 +29,7 @@ static const char *const isa_names[] = {"baseline", "avx2", "avx512", "neon"};
 enum { ISAS = sizeof isa_names / sizeof *isa_names };
 static const int input_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64};
 
-static unsigned char inputs[TUTTI_MAX_RANKS][ROOM];
+static unsigned char inputs[NODE_RANKS][ROOM];
 static unsigned char out[ROOM], copy[ROOM], expected[ROOM];
 
 static uint64_t random_next(void)
@@ -149,7 +149,7 @@ static void check_variant(const struct reduce_isa *isa, enum tutti_dtype dtype, 
     const size_t size = tutti_dtype_size(dtype), bytes = v->count * size;
     const size_t begin = GUARD + (size_t)v->shift * size;
     const size_t copy_begin = GUARD + (size_t)(SHIFTS - 1 - v->shift) * size;
-    const void *in[TUTTI_MAX_RANKS];
+    const void *in[NODE_RANKS];
     paint(out, begin, bytes);
     paint(copy, copy_begin, v->copy ? bytes : 0);
     for (int k = 0; k < v->n; k++)
@@ -219,7 +219,7 @@ static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype,
         struct variant v = random_variant(n, (size_t)random_below(round < 10 ? 70 : MOST));
         v.first = (size_t)random_below((int)(MOST - v.count) + 1);
         const size_t begin = GUARD + (size_t)v.shift * size, bytes = v.count * size;
-        const void *in[TUTTI_MAX_RANKS], *rest[TUTTI_MAX_RANKS + 1] = {sums[0]};
+        const void *in[NODE_RANKS], *rest[NODE_RANKS + 1] = {sums[0]};
         int left = 1;
         while (left * 2 < n)
             left *= 2;
@@ -271,7 +271,7 @@ static void check_operation(enum tutti_dtype dtype, enum op_kind op)
 {
     /* The third is infinite and the fourth zero once rounded to float32. */
     static const double scalars[] = {1 / 3., -0.017, 1e39, 1e-60, 0x1.000001p-3, NAN, 1024};
-    const void *in[TUTTI_MAX_RANKS];
+    const void *in[NODE_RANKS];
     for (size_t which = 0; which < sizeof input_counts / sizeof *input_counts; which++) {
         const int n = input_counts[which];
         const double scalar = scalars[which % (sizeof scalars / sizeof *scalars)];

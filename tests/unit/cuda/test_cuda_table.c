@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The tuning table: what it chooses, what a forced algorithm may do, grids, and the file. */
+#include "coll/coll.h"
 #include "cuda/kernels/tiling.h"
-#include "cuda/runtime/table.h"
+#include "cuda/tuning/table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,20 +28,76 @@ static struct cuda_plan plan_of(int major, int minor, int size)
     return plan;
 }
 
-static const struct cuda_choice *pick(const struct cuda_plan *plan, enum tutti_algo asked,
-                                      enum tutti_dtype dtype, size_t bytes)
+/* The rows of a collective are neighbours. Returns how many there are. */
+static int rows_of(const struct cuda_plan *plan, int collective, int *first)
 {
-    const struct cuda_choice *choice = NULL;
-    const char *reason = NULL;
-    enum tutti_status status = cuda_plan_pick(plan, asked, dtype, bytes, &choice, &reason);
-    if (status != TUTTI_OK)
-        return NULL;
-    assert_non_null(reason);
-    assert_non_null(choice);
-    return choice;
+    int count = 0;
+    for (int i = 0; i < plan->count; i++)
+        if (plan->collectives[i] == collective && count++ == 0)
+            *first = i;
+    return count;
 }
 
-/* Every capability and world size has rows, in order, that fit, and a last one for the rest. */
+static struct choice_call call_of(enum tutti_dtype dtype, size_t bytes)
+{
+    return (struct choice_call){
+        .collective = TUTTI_COLLECTIVE_ALL_REDUCE, .bytes = bytes, .dtype = dtype, .op = OP_MAX};
+}
+
+/* Returns what is launched; .blocks is 0 if the call is refused. */
+static struct choice_launch pick_kernel(const struct cuda_plan *plan, enum tutti_algo asked,
+                                        int kernel, enum tutti_dtype dtype, size_t bytes)
+{
+    const struct choice_call call = call_of(dtype, bytes);
+    struct choice_launch launch = {0};
+    const char *reason = NULL;
+    if (cuda_plan_pick(plan, &call, asked, kernel, &launch, &reason) != TUTTI_OK)
+        return (struct choice_launch){0};
+    assert_non_null(strstr(reason, cuda_kernel_rows[launch.kernel].name));
+    return launch;
+}
+
+static struct choice_launch pick(const struct cuda_plan *plan, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes)
+{
+    return pick_kernel(plan, asked, 0, dtype, bytes);
+}
+
+/* The grid of one kernel with that geometry. */
+static int grid(enum cuda_kernel kernel, int units, int threads, int blocks, int size, size_t bytes)
+{
+    struct cuda_plan plan = {.size = size, .count = 1, .bytes = {CUDA_TABLE_REST}};
+    plan.collectives[0] = TUTTI_COLLECTIVE_ALL_REDUCE;
+    plan.choices[0] =
+        (struct cuda_choice){(uint8_t)kernel, (uint8_t)units, (uint16_t)threads, (uint16_t)blocks};
+    const struct choice_launch launch =
+        pick_kernel(&plan, cuda_kernel_rows[kernel].algo, 1 + (int)kernel, TUTTI_FLOAT32, bytes);
+    assert_int_equal(launch.kernel, kernel);
+    assert_int_equal(launch.workers, threads);
+    return launch.blocks;
+}
+
+static void check_rows(const struct cuda_plan *plan, int collective)
+{
+    int first = 0;
+    const int count = rows_of(plan, collective, &first);
+    assert_true(count > 0);
+    assert_true(plan->bytes[first + count - 1] == CUDA_TABLE_REST);
+    for (int i = first; i < first + count; i++) {
+        const struct cuda_choice *choice = &plan->choices[i];
+        const struct cuda_kernel_row *row = &cuda_kernel_rows[choice->kernel];
+        assert_int_equal(plan->collectives[i], collective);
+        assert_true(row->collectives >> collective & 1);
+        assert_true(i == first || plan->bytes[i] > plan->bytes[i - 1]);
+        assert_true(plan->bytes[i] <= cuda_kernel_capacity(row, plan->size));
+        assert_true(choice->threads >= 32 && choice->threads <= 480 && choice->threads % 32 == 0);
+        assert_true(choice->blocks >= 1 && choice->blocks <= row->blocks);
+        assert_true(choice->units >= 1);
+    }
+}
+
+/* Every capability and world size has rows for each collective with kernels: in order, that fit,
+ * and a last one for the rest. */
 static void test_built_in(void **state)
 {
     static const int capabilities[][2] = {{8, 0}, {8, 9}, {9, 0}, {10, 0}, {12, 0}, {99, 1}};
@@ -48,20 +105,12 @@ static void test_built_in(void **state)
     for (size_t c = 0; c < sizeof capabilities / sizeof *capabilities; c++) {
         for (int size = 2; size <= CUDA_RANKS; size++) {
             struct cuda_plan plan = plan_of(capabilities[c][0], capabilities[c][1], size);
-            assert_true(plan.count > 0);
-            assert_true(plan.bytes[plan.count - 1] == CUDA_TABLE_REST);
-            assert_int_equal(plan.choices[plan.count - 1].kernel, CUDA_TWO_SHOT_PIPELINED);
-            for (int i = 0; i < plan.count; i++) {
-                const struct cuda_choice *choice = &plan.choices[i];
-                assert_true(i == 0 || plan.bytes[i] > plan.bytes[i - 1]);
-                assert_true(plan.bytes[i] <= cuda_kernel_capacity(choice->kernel, size));
-                assert_true(choice->threads >= 32 && choice->threads <= 480 &&
-                            choice->threads % 32 == 0);
-                assert_true(choice->blocks >= 1 && choice->blocks <= CUDA_BLOCKS);
-                assert_true(choice->units >= 1);
-            }
+            for (int op = 0; op < TUTTI_COLLECTIVE_SPLIT; op++)
+                if (op != TUTTI_COLLECTIVE_BARRIER && coll_rows[op].peer != COLL_PARTNER &&
+                    cuda_kernel_serves(op))
+                    check_rows(&plan, op);
             for (int k = 0; k < CUDA_KERNELS; k++)
-                assert_int_equal(cuda_plan_forced(&plan, (enum cuda_kernel)k)->kernel, k);
+                assert_int_equal(plan.choices[CUDA_PLAN_ROWS + k].kernel, k);
         }
     }
 }
@@ -77,8 +126,13 @@ static void test_unchanged(void **state)
         for (int size = 2; size <= CUDA_RANKS; size++) {
             struct cuda_plan plan = plan_of(capabilities[c][0], capabilities[c][1], size);
             for (size_t bytes = 1; bytes <= 16 << 20; bytes += bytes < 4096 ? 1 : 255) {
-                const struct cuda_choice *choice =
+                int row = 0;
+                while (bytes > plan.bytes[row])
+                    row++;
+                const struct cuda_choice *choice = &plan.choices[row];
+                const struct choice_launch launch =
                     pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT32, bytes);
+                assert_true(launch.kernel == choice->kernel && launch.workers == choice->threads);
                 const unsigned fields[] = {choice->kernel, choice->units, choice->threads,
                                            choice->blocks};
                 for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
@@ -94,28 +148,32 @@ static void test_choice(void **state)
     (void)state;
     for (int size = 2; size <= CUDA_RANKS; size++) {
         struct cuda_plan plan = plan_of(9, 0, size);
-        uint64_t ll = cuda_kernel_capacity(CUDA_ONE_SHOT_LL, size);
-        for (int i = 0; i < plan.count; i++) {
+        uint64_t ll = cuda_kernel_capacity(&cuda_kernel_rows[CUDA_ONE_SHOT_LL], size);
+        int first = 0;
+        const int count = rows_of(&plan, TUTTI_COLLECTIVE_ALL_REDUCE, &first);
+        assert_int_equal(first, 0);
+        for (int i = 0; i < count; i++) {
             uint64_t border = plan.bytes[i] == CUDA_TABLE_REST ? (uint64_t)1 << 33 : plan.bytes[i];
             for (uint64_t bytes = border - 1; bytes <= border + 1; bytes++) {
                 int row = bytes <= plan.bytes[i] ? i : i + 1;
-                assert_ptr_equal(pick(&plan, TUTTI_ALGO_NONE, TUTTI_BFLOAT16, bytes),
-                                 &plan.choices[row]);
-                const struct cuda_choice *integer =
-                    pick(&plan, TUTTI_ALGO_NONE, TUTTI_INT32, bytes);
-                assert_int_equal(integer->kernel,
+                const struct choice_launch floats =
+                    pick(&plan, TUTTI_ALGO_NONE, TUTTI_BFLOAT16, bytes);
+                assert_true(floats.kernel == plan.choices[row].kernel &&
+                            floats.workers == plan.choices[row].threads);
+                assert_int_equal(pick(&plan, TUTTI_ALGO_NONE, TUTTI_INT32, bytes).kernel,
                                  bytes <= ll ? CUDA_ONE_SHOT_LL : CUDA_TWO_SHOT_PIPELINED);
             }
         }
     }
 }
 
-static void refuses(const struct cuda_plan *plan, enum tutti_algo asked, enum tutti_dtype dtype,
-                    uint64_t bytes, const char *first, const char *second)
+static void refuses(const struct cuda_plan *plan, enum tutti_algo asked, int kernel,
+                    enum tutti_dtype dtype, uint64_t bytes, const char *first, const char *second)
 {
-    const struct cuda_choice *choice;
+    const struct choice_call call = call_of(dtype, bytes);
+    struct choice_launch launch;
     const char *reason;
-    assert_int_equal(cuda_plan_pick(plan, asked, dtype, bytes, &choice, &reason),
+    assert_int_equal(cuda_plan_pick(plan, &call, asked, kernel, &launch, &reason),
                      TUTTI_ERR_INVALID);
     if (!strstr(tutti_last_error(), first) || !strstr(tutti_last_error(), second))
         fail_msg("\"%s\" and \"%s\" are not in \"%s\"", first, second, tutti_last_error());
@@ -126,25 +184,31 @@ static void test_forced(void **state)
     (void)state;
     for (int size = 2; size <= CUDA_RANKS; size++) {
         struct cuda_plan plan = plan_of(9, 0, size);
-        for (int k = 0; k < CUDA_KERNELS; k++) {
-            enum tutti_algo algo = cuda_kernel_algo((enum cuda_kernel)k);
-            uint64_t most = cuda_kernel_capacity((enum cuda_kernel)k, size);
-            assert_int_equal(pick(&plan, algo, TUTTI_FLOAT32, 1)->kernel, k);
+        for (int k = 0; k < CUDA_COPY_LL; k++) {
+            enum tutti_algo algo = cuda_kernel_rows[k].algo;
+            uint64_t most = cuda_kernel_capacity(&cuda_kernel_rows[k], size);
+            assert_int_equal(pick_kernel(&plan, algo, 1 + k, TUTTI_FLOAT32, 1).kernel, k);
             if (most == CUDA_TABLE_REST) {
-                assert_int_equal(pick(&plan, algo, TUTTI_BOOL, (size_t)1 << 40)->kernel, k);
+                assert_int_equal(
+                    pick_kernel(&plan, algo, 1 + k, TUTTI_BOOL, (size_t)1 << 40).kernel, k);
                 continue;
             }
-            assert_int_equal(pick(&plan, algo, TUTTI_FLOAT32, most)->kernel, k);
-            refuses(&plan, algo, TUTTI_FLOAT32, most + 1, tutti_algo_name(algo),
+            assert_int_equal(pick_kernel(&plan, algo, 1 + k, TUTTI_FLOAT32, most).kernel, k);
+            refuses(&plan, algo, 1 + k, TUTTI_FLOAT32, most + 1, cuda_kernel_rows[k].name,
                     "two_shot_pipelined");
         }
         /* No table has rows of these. */
-        assert_int_equal(pick(&plan, TUTTI_ALGO_HYBRID_CUBE_MESH, TUTTI_INT8, 3)->kernel,
-                         CUDA_HYBRID_CUBE_MESH);
-        assert_int_equal(pick(&plan, TUTTI_ALGO_RING, TUTTI_BOOL, (size_t)1 << 40)->kernel,
+        assert_int_equal(pick(&plan, TUTTI_ALGO_HYBRID_CUBE_MESH, TUTTI_INT8, 3).kernel, CUDA_MESH);
+        assert_int_equal(pick(&plan, TUTTI_ALGO_RING, TUTTI_BOOL, (size_t)1 << 40).kernel,
                          CUDA_RING);
-        refuses(&plan, TUTTI_ALGO_ONE_SHOT_LINES, TUTTI_INT8, 8, "int8", "one_shot_ll");
-        refuses(&plan, TUTTI_ALGO_TWO_SHOT_LINES, TUTTI_BOOL, 8, "bool", "one_shot_ll");
+        refuses(&plan, TUTTI_ALGO_ONE_SHOT, 1 + CUDA_ONE_SHOT_LINES, TUTTI_INT8, 8, "int8",
+                "one_shot_ll");
+        refuses(&plan, TUTTI_ALGO_TWO_SHOT, 1 + CUDA_TWO_SHOT_LINES, TUTTI_BOOL, 8, "bool",
+                "one_shot_ll");
+        /* A kernel that is forced for another algorithm changes nothing. */
+        assert_int_equal(
+            pick_kernel(&plan, TUTTI_ALGO_RING, 1 + CUDA_ONE_SHOT_LL, TUTTI_INT32, 8).kernel,
+            CUDA_RING);
     }
 }
 
@@ -154,53 +218,93 @@ static void test_family(void **state)
     struct cuda_plan plan = plan_of(9, 0, 4);
     (void)state;
     for (uint64_t bytes = 1; bytes <= (uint64_t)64 << 20; bytes *= 2) {
-        const struct cuda_choice *free = pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT16, bytes);
-        const struct cuda_choice *one = pick(&plan, TUTTI_ALGO_ONE_SHOT, TUTTI_FLOAT16, bytes);
-        const struct cuda_choice *two = pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_FLOAT16, bytes);
-        bool free_is_one = free->kernel <= CUDA_ONE_SHOT_LINES;
-        assert_ptr_equal(free_is_one ? one : two, free);
-        assert_true(!one || one->kernel <= CUDA_ONE_SHOT_LINES);
-        assert_true(two && two->kernel >= CUDA_TWO_SHOT_LINES);
-        if (bytes > cuda_kernel_capacity(CUDA_ONE_SHOT_LINES, 4))
-            assert_null(one);
-        else
-            assert_non_null(one);
+        const struct choice_launch free = pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT16, bytes);
+        const struct choice_launch one = pick(&plan, TUTTI_ALGO_ONE_SHOT, TUTTI_FLOAT16, bytes);
+        const struct choice_launch two = pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_FLOAT16, bytes);
+        bool free_is_one = free.kernel <= CUDA_ONE_SHOT_LINES;
+        assert_memory_equal(free_is_one ? &one : &two, &free, sizeof free);
+        assert_true(!one.blocks || one.kernel <= CUDA_ONE_SHOT_LINES);
+        assert_true(two.blocks && two.kernel >= CUDA_TWO_SHOT_LINES);
+        assert_true((one.blocks == 0) ==
+                    (bytes > cuda_kernel_capacity(&cuda_kernel_rows[CUDA_ONE_SHOT_LINES], 4)));
     }
-    assert_int_equal(pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_INT32, 64)->kernel,
+    assert_int_equal(pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_INT32, 64).kernel,
                      CUDA_TWO_SHOT_PIPELINED);
-    refuses(&plan, TUTTI_ALGO_ONE_SHOT, TUTTI_INT32, 1 << 20, "one_shot", "two_shot_pipelined");
+    refuses(&plan, TUTTI_ALGO_ONE_SHOT, 0, TUTTI_INT32, 1 << 20, "one_shot", "two_shot_pipelined");
+}
+
+/* An operation without data has the barrier's kernel, whatever is asked for. */
+static void test_empty(void **state)
+{
+    struct cuda_plan plan = plan_of(9, 0, 3);
+    const struct choice_call call = call_of(TUTTI_INT8, 0);
+    struct choice_launch launch;
+    const char *reason = "as before";
+    (void)state;
+    assert_int_equal(cuda_plan_pick(&plan, &call, TUTTI_ALGO_ONE_SHOT, 0, &launch, &reason),
+                     TUTTI_OK);
+    assert_true(launch.kernel == CUDA_BARRIER && launch.form == CUDA_ANY && launch.workers == 0 &&
+                launch.blocks == 1);
+    assert_string_equal(reason, "as before");
 }
 
 static void test_grid(void **state)
 {
-    const struct cuda_choice ll = {CUDA_ONE_SHOT_LL, 1, 64, 512};
-    const struct cuda_choice lines = {CUDA_ONE_SHOT_LINES, 2, 128, 512};
-    const struct cuda_choice two = {CUDA_TWO_SHOT_LINES, 1, 128, 512};
-    const struct cuda_choice pipelined = {CUDA_TWO_SHOT_PIPELINED, 1, 512, 128};
-    const struct cuda_choice mesh = {CUDA_HYBRID_CUBE_MESH, 1, 192, 128};
-    const struct cuda_choice ring = {CUDA_RING, 1, 512, 128};
+    const size_t large = (size_t)1 << 40;
     (void)state;
-    assert_int_equal(cuda_choice_blocks(&ll, 4, 1), 1);
-    assert_int_equal(cuda_choice_blocks(&ll, 4, 512), 1);
-    assert_int_equal(cuda_choice_blocks(&ll, 4, 513), 2);
-    assert_int_equal(cuda_choice_blocks(&ll, 4, 1024), 2);
-    assert_int_equal(cuda_choice_blocks(&ll, 4, 64 << 10), 128);
-    assert_int_equal(cuda_choice_blocks(&ll, 4, 16 << 20), 512);
-    assert_int_equal(cuda_choice_blocks(&lines, 4, 4096), 1);
-    assert_int_equal(cuda_choice_blocks(&lines, 4, 4097), 2);
-    assert_int_equal(cuda_choice_blocks(&two, 4, 8192), 1);
-    assert_int_equal(cuda_choice_blocks(&two, 4, 8193), 2);
-    assert_int_equal(cuda_choice_blocks(&two, 3, 1), 1);
-    assert_int_equal(cuda_choice_blocks(&pipelined, 2, (size_t)1 << 40), 128);
-    assert_int_equal(cuda_choice_blocks(&mesh, 8, 1), 1);
-    assert_int_equal(cuda_choice_blocks(&mesh, 8, 192 * 8 + 1), 2);
-    assert_int_equal(cuda_choice_blocks(&mesh, 8, 65536), 43);     /* 8 bytes a thread */
-    assert_int_equal(cuda_choice_blocks(&mesh, 8, 65536 + 16), 6); /* a line of a quarter */
-    assert_int_equal(cuda_choice_blocks(&mesh, 8, (size_t)1 << 40), 128);
-    assert_int_equal(cuda_choice_blocks(&ring, 2, 2 * 576 * 16), 1);
-    assert_int_equal(cuda_choice_blocks(&ring, 2, 2 * 576 * 16 + 32), 2);
-    assert_int_equal(cuda_choice_blocks(&ring, 8, 8 * 64 * 16), 1);
-    assert_int_equal(cuda_choice_blocks(&ring, 8, (size_t)1 << 40), 128);
+    assert_int_equal(grid(CUDA_ONE_SHOT_LL, 1, 64, 512, 4, 1), 1);
+    assert_int_equal(grid(CUDA_ONE_SHOT_LL, 1, 64, 512, 4, 512), 1);
+    assert_int_equal(grid(CUDA_ONE_SHOT_LL, 1, 64, 512, 4, 513), 2);
+    assert_int_equal(grid(CUDA_ONE_SHOT_LL, 1, 64, 512, 4, 1024), 2);
+    assert_int_equal(grid(CUDA_ONE_SHOT_LL, 1, 64, 512, 4, 64 << 10), 128);
+    assert_int_equal(grid(CUDA_ONE_SHOT_LL, 1, 32, 100, 4, 64 << 10), 100);
+    assert_int_equal(grid(CUDA_ONE_SHOT_LINES, 2, 128, 512, 4, 4096), 1);
+    assert_int_equal(grid(CUDA_ONE_SHOT_LINES, 2, 128, 512, 4, 4097), 2);
+    assert_int_equal(grid(CUDA_TWO_SHOT_LINES, 1, 128, 512, 4, 8192), 1);
+    assert_int_equal(grid(CUDA_TWO_SHOT_LINES, 1, 128, 512, 4, 8193), 2);
+    assert_int_equal(grid(CUDA_TWO_SHOT_LINES, 1, 128, 512, 3, 1), 1);
+    assert_int_equal(grid(CUDA_TWO_SHOT_PIPELINED, 1, 480, 128, 2, large), 128);
+    assert_int_equal(grid(CUDA_MESH, 1, 192, 128, 8, 1), 1);
+    assert_int_equal(grid(CUDA_MESH, 1, 192, 128, 8, 192 * 8 + 1), 2);
+    assert_int_equal(grid(CUDA_MESH, 1, 192, 128, 8, 65536), 43);     /* 8 bytes a thread */
+    assert_int_equal(grid(CUDA_MESH, 1, 192, 128, 8, 65536 + 16), 6); /* a line of a quarter */
+    assert_int_equal(grid(CUDA_MESH, 1, 192, 128, 8, large), 128);
+    assert_int_equal(grid(CUDA_RING, 1, 480, 128, 2, 2 * 576 * 16), 1);
+    assert_int_equal(grid(CUDA_RING, 1, 480, 128, 2, 2 * 576 * 16 + 32), 2);
+    assert_int_equal(grid(CUDA_RING, 1, 480, 128, 8, 8 * 64 * 16), 1);
+    assert_int_equal(grid(CUDA_RING, 1, 480, 128, 8, large), 128);
+}
+
+/* The rows agree with themselves and with the tables. */
+static void test_rows(void **state)
+{
+    uint32_t tuned = 0;
+    (void)state;
+    for (enum cuda_kernel k = 0; k < CUDA_KERNELS; k++) {
+        const struct cuda_kernel_row *row = &cuda_kernel_rows[k];
+        const bool reduces = row->collectives >> TUTTI_COLLECTIVE_ALL_REDUCE & 1;
+        const bool moves = row->collectives >> TUTTI_COLLECTIVE_BROADCAST & 1;
+        const bool reduces_blocks = row->collectives >> TUTTI_COLLECTIVE_REDUCE & 1;
+        const bool has_data = reduces || moves || reduces_blocks;
+        assert_non_null(row->name);
+        assert_non_null(row->fatbin);
+        assert_int_equal(cuda_kernel_find(row->name), cuda_kernel_is_tuned(row) ? k : CUDA_KERNELS);
+        assert_true((row->dtypes != 0) == (reduces || reduces_blocks));
+        assert_true((row->unit_bytes != 0) == has_data);
+        assert_true((row->algo != TUTTI_ALGO_NONE) == has_data);
+        tuned |= cuda_kernel_is_tuned(row) ? row->collectives : 0;
+    }
+    assert_true(__builtin_popcount(tuned) <= CUDA_TUNED_COLLECTIVES);
+    assert_int_equal(cuda_kernel_find("ONE_SHOT_lines"), CUDA_ONE_SHOT_LINES);
+    assert_int_equal(cuda_kernel_find("two_shot_tiles"), CUDA_KERNELS);
+    const uint32_t served = 1 << TUTTI_COLLECTIVE_ALL_REDUCE | 1 << TUTTI_COLLECTIVE_BARRIER |
+                            1 << TUTTI_COLLECTIVE_SEND | 1 << TUTTI_COLLECTIVE_RECV |
+                            1 << TUTTI_COLLECTIVE_ALL_GATHER | 1 << TUTTI_COLLECTIVE_ALL_TO_ALL |
+                            1 << TUTTI_COLLECTIVE_BROADCAST | 1 << TUTTI_COLLECTIVE_GATHER |
+                            1 << TUTTI_COLLECTIVE_SCATTER | 1 << TUTTI_COLLECTIVE_REDUCE_SCATTER |
+                            1 << TUTTI_COLLECTIVE_REDUCE;
+    for (int c = TUTTI_COLLECTIVE_ALL_REDUCE; c <= TUTTI_COLLECTIVE_SPLIT; c++)
+        assert_int_equal(cuda_kernel_serves((enum tutti_collective)c), served >> c & 1);
 }
 
 /* A chunk of a ring is whole lines of 64 bytes. The chunks have all elements, and would not with a
@@ -230,34 +334,52 @@ static enum tutti_status parse(const char *text)
 #define REST_ROW                                                                                   \
     "sm_90\tranks 4 bytes rest kernel two_shot_pipelined threads 256 blocks 64 units 1\n"
 
+/* Makes the plan of 4 ranks by a file. Returns how many rows of the collective it has. */
+static int rows_parsed(const char *text, int collective, struct cuda_plan *plan, int *first)
+{
+    assert_int_equal(parse(text), TUTTI_OK);
+    cuda_plan_make(&table, 9, 0, 4, false, plan);
+    return rows_of(plan, collective, first);
+}
+
 static void test_file(void **state)
 {
+    enum { ALL_REDUCE = TUTTI_COLLECTIVE_ALL_REDUCE };
     struct cuda_plan plan, built_in = plan_of(9, 0, 3);
     uint64_t hash = table.hash;
+    int row = 0;
     (void)state;
-    assert_int_equal(parse(HEAD LL_ROW REST_ROW), TUTTI_OK);
+    assert_int_equal(rows_parsed(HEAD LL_ROW REST_ROW, ALL_REDUCE, &plan, &row), 2);
     assert_true(table.hash != hash);
     assert_string_equal(table.source, "test.tuning");
-    cuda_plan_make(&table, 9, 0, 4, false, &plan);
-    assert_int_equal(plan.count, 2);
-    assert_true(plan.bytes[0] == 1000 && plan.choices[0].threads == 32 &&
-                plan.choices[0].blocks == 7 && plan.choices[0].units == 2);
-    assert_int_equal(pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT32, 1001)->threads, 256);
+    assert_true(plan.bytes[row] == 1000 && plan.choices[row].threads == 32 &&
+                plan.choices[row].blocks == 7 && plan.choices[row].units == 2);
+    assert_int_equal(pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT32, 1001).workers, 256);
     /* The rest is as it was. */
     cuda_plan_make(&table, 9, 0, 3, false, &plan);
     assert_memory_equal(&plan, &built_in, sizeof plan);
     cuda_plan_make(&table, 8, 0, 4, false, &plan);
     assert_true(plan.count > 2);
     /* A block of 512 threads, which older versions had, is one of the most that there are. */
-    assert_int_equal(parse(HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 512 "
-                                "blocks 64 units 1\n"),
-                     TUTTI_OK);
-    cuda_plan_make(&table, 9, 0, 4, false, &plan);
-    assert_int_equal(plan.choices[0].threads, 480);
+    assert_int_equal(rows_parsed(HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads "
+                                      "512 blocks 64 units 1\n",
+                                 ALL_REDUCE, &plan, &row),
+                     1);
+    assert_int_equal(plan.choices[row].threads, 480);
+    /* A row names its collective, or is of all_reduce. */
+    assert_int_equal(rows_parsed(HEAD LL_ROW
+                                 "sm_90 ranks 4 collective all_reduce bytes rest kernel "
+                                 "two_shot_pipelined threads 64 blocks 9 units 1\n",
+                                 ALL_REDUCE, &plan, &row),
+                     2);
+    assert_int_equal(plan.choices[row + 1].blocks, 9);
+    assert_int_equal(rows_parsed(HEAD "sm_90 ranks 4 collective broadcast bytes rest kernel "
+                                      "copy_pipelined threads 64 blocks 5 units 1\n",
+                                 TUTTI_COLLECTIVE_BROADCAST, &plan, &row),
+                     1);
+    assert_int_equal(plan.choices[row].blocks, 5);
     /* Of two groups of one capability and number of ranks the later one counts. */
-    assert_int_equal(parse(HEAD REST_ROW LL_ROW REST_ROW), TUTTI_OK);
-    cuda_plan_make(&table, 9, 0, 4, false, &plan);
-    assert_int_equal(plan.count, 2);
+    assert_int_equal(rows_parsed(HEAD REST_ROW LL_ROW REST_ROW, ALL_REDUCE, &plan, &row), 2);
     /* A file without rows changes nothing. */
     assert_int_equal(parse("tutti-tuning 1"), TUTTI_OK);
     assert_true(table.hash == hash);
@@ -276,6 +398,15 @@ static const struct {
     {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1", "13"},
     {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1 x", "13"},
     {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined blocks 1 threads 32 units 1", "13"},
+    {HEAD "sm_90 ranks 4 collective bytes rest kernel two_shot_pipelined threads 32 blocks 1 units "
+          "1",
+     "13"},
+    {HEAD "sm_90 ranks 4 collective all_gather bytes rest kernel two_shot_pipelined threads 32 "
+          "blocks 1 units 1",
+     "collective"},
+    {HEAD "sm_90 ranks 4 collective barrier bytes rest kernel barrier threads 32 blocks 1 units 1",
+     "collective"},
+    {HEAD "sm_90", "13"},
     {HEAD "sm_75 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
      "sm_80"},
     {HEAD "sm_9000 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
@@ -415,7 +546,8 @@ int main(void)
         cmocka_unit_test(test_grid),       cmocka_unit_test(test_file),
         cmocka_unit_test(test_file_wrong), cmocka_unit_test(test_paths),
         cmocka_unit_test(test_too_large),  cmocka_unit_test(test_unchanged),
-        cmocka_unit_test(test_ring_chunk),
+        cmocka_unit_test(test_ring_chunk), cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,6 +97,21 @@ static inline int read_note(int fd)
     return rank;
 }
 
+/* Every rank sends its note to all others. Whether each rank gets those of the others. */
+static inline bool notes_pass(struct channel *channel, int rank, int size)
+{
+    int fd, note = make_note(rank);
+    bool right = true;
+    for (int r = 0; r < size; r++)
+        right &= r == rank || channel_send_fd(channel, r, note, GROUP_TIMEOUT_MS) == TUTTI_OK;
+    for (int r = 0; r < size; r++)
+        right &= r == rank || (channel_recv_fd(channel, r, &fd, GROUP_TIMEOUT_MS) == TUTTI_OK &&
+                               fd != note && read_note(fd) == r);
+    right &= fcntl(note, F_GETFD) >= 0;
+    close(note);
+    return right;
+}
+
 static inline void run_both(int size, group_fn *fn)
 {
     int before = count_entries("/proc/self/fd");

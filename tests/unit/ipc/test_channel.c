@@ -22,29 +22,11 @@ static int pass_everything(struct group *group, int rank)
 {
     struct channel *channel;
     GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
-    int size = group->size, note = make_note(rank), fd, fds[TUTTI_MAX_RANKS];
-    int next = (rank + 1) % size, previous = (rank + size - 1) % size;
-    if (size > 1) {
-        GROUP_CHECK(channel_send_fd(channel, next, note, GROUP_TIMEOUT_MS) == TUTTI_OK);
-        GROUP_CHECK(channel_recv_fd(channel, previous, &fd, GROUP_TIMEOUT_MS) == TUTTI_OK);
-        GROUP_CHECK(read_note(fd) == previous);
-    }
-    for (int round = 0; round < 3; round++) {
-        GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK);
-        for (int r = 0; r < size; r++)
-            GROUP_CHECK(fds[r] != note && read_note(fds[r]) == r);
-        for (int root = 0; root < size; root++) {
-            int mine = root == rank ? note : -1;
-            GROUP_CHECK(channel_broadcast_fd(channel, root, mine, &fd, GROUP_TIMEOUT_MS) ==
-                        TUTTI_OK);
-            GROUP_CHECK(fd != note && read_note(fd) == root);
-        }
-    }
-    GROUP_CHECK(fcntl(note, F_GETFD) >= 0);
-    close(note);
+    for (int round = 0; round < 3; round++)
+        GROUP_CHECK(notes_pass(channel, rank, group->size));
     /* Until all are done a peer's leaving would be taken for its death. */
     group_raise(group, 0);
-    GROUP_CHECK(group_await(group, 0, size));
+    GROUP_CHECK(group_await(group, 0, group->size));
     channel_close(channel);
     return 0;
 }
@@ -82,14 +64,14 @@ static int meet_by_halves(struct group *group, int rank)
     config.peers = rank_set_of(rank ^ 2);
     struct channel *channel;
     GROUP_CHECK(open_with(group, &config, &channel) == TUTTI_OK);
-    int note = make_note(rank), fds[4];
-    GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK);
-    for (int r = 0; r < 4; r++)
-        GROUP_CHECK(r % 2 == rank % 2 ? read_note(fds[r]) == r : fds[r] == -1);
+    int note = make_note(rank), fd;
+    GROUP_CHECK(channel_send_fd(channel, rank ^ 2, note, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(channel_recv_fd(channel, rank ^ 2, &fd, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(read_note(fd) == (rank ^ 2));
     GROUP_CHECK(channel_send_fd(channel, rank ^ 1, note, 0) == TUTTI_ERR_INVALID);
     GROUP_CHECK(channel_send_fd(channel, rank, note, 0) == TUTTI_ERR_INVALID);
     GROUP_CHECK(channel_send_fd(channel, -1, note, 0) == TUTTI_ERR_INVALID);
-    GROUP_CHECK(channel_recv_fd(channel, 4, &fds[0], 0) == TUTTI_ERR_INVALID && fds[0] == -1);
+    GROUP_CHECK(channel_recv_fd(channel, 4, &fd, 0) == TUTTI_ERR_INVALID && fd == -1);
     GROUP_CHECK(channel_peer_alive(channel, rank ^ 1) && channel_peer_alive(channel, 99));
     close(note);
     group_raise(group, 0);
@@ -104,20 +86,20 @@ static void only_peers_are_connected(void **state)
     run_both(4, meet_by_halves);
 }
 
-static int disagree_about_calls(struct group *group, int rank)
+/* A packet without a descriptor ends the peer's wait. */
+static int send_nothing(struct group *group, int rank)
 {
     struct channel *channel;
+    int fd, note = make_note(rank);
     GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
-    int note = make_note(rank), fd, fds[2];
     if (rank == 0) {
+        GROUP_CHECK(channel_send_fd(channel, 1, -1, GROUP_TIMEOUT_MS) == TUTTI_OK);
         GROUP_CHECK(channel_send_fd(channel, 1, note, GROUP_TIMEOUT_MS) == TUTTI_OK);
-        GROUP_CHECK(channel_broadcast_fd(channel, 1, -1, &fd, GROUP_TIMEOUT_MS) ==
-                    TUTTI_ERR_MISMATCH);
-        GROUP_CHECK(fd == -1);
     } else {
-        GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) ==
-                    TUTTI_ERR_MISMATCH);
-        GROUP_CHECK(fds[0] == -1 && fds[1] == -1);
+        GROUP_CHECK(channel_recv_fd(channel, 0, &fd, GROUP_TIMEOUT_MS) == TUTTI_ERR_SYSTEM);
+        GROUP_CHECK(fd == -1 && strstr(tutti_last_error(), "rank 0 sent no descriptor"));
+        GROUP_CHECK(channel_recv_fd(channel, 0, &fd, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(read_note(fd) == 0);
     }
     close(note);
     group_raise(group, 0);
@@ -126,10 +108,10 @@ static int disagree_about_calls(struct group *group, int rank)
     return 0;
 }
 
-static void different_calls_are_a_mismatch(void **state)
+static void a_missing_descriptor_is_an_error(void **state)
 {
     (void)state;
-    run_both(2, disagree_about_calls);
+    run_both(2, send_nothing);
 }
 
 /* ---- lateness and death --------------------------------------------------------------------- */
@@ -343,13 +325,10 @@ static int closed_by_peer(struct group *group, int rank)
     struct channel *channel;
     GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
     if (rank == 0) {
-        int fd, fds[2], note = make_note(0);
+        int fd, note = make_note(0);
         GROUP_CHECK(dies_within(channel, 1, GROUP_TIMEOUT_MS));
         GROUP_CHECK(channel_recv_fd(channel, 1, &fd, GROUP_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
         GROUP_CHECK(channel_send_fd(channel, 1, note, GROUP_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
-        GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) ==
-                    TUTTI_ERR_PEER_DEAD);
-        GROUP_CHECK(fds[0] == -1 && fds[1] == -1);
         close(note);
     }
     channel_close(channel);
@@ -428,10 +407,7 @@ static int meet_after_intruders(struct group *group, int rank)
     }
     struct channel *channel;
     GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
-    int note = make_note(rank), fds[2];
-    GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK);
-    GROUP_CHECK(read_note(fds[0]) == 0 && read_note(fds[1]) == 1);
-    close(note);
+    GROUP_CHECK(notes_pass(channel, rank, 2));
     for (int i = 0; i < count; i++)
         close(sockets[i]);
     group_raise(group, 0);
@@ -525,7 +501,7 @@ static int fork_while_open(struct group *group, int rank)
             result = 2;
         if (!strstr(tutti_last_error(), "parent"))
             result = 3;
-        if (channel_all_gather_fds(channel, 0, (int[2]){0}, GROUP_TIMEOUT_MS) != TUTTI_ERR_INVALID)
+        if (channel_send_fd(channel, 1 - rank, 0, GROUP_TIMEOUT_MS) != TUTTI_ERR_INVALID)
             result = 4;
         if (channel_peer_alive(channel, 1 - rank))
             result = 5;
@@ -655,7 +631,7 @@ int main(void)
         cmocka_unit_test(everything_arrives),
         cmocka_unit_test(sixty_four_processes_meet),
         cmocka_unit_test(only_peers_are_connected),
-        cmocka_unit_test(different_calls_are_a_mismatch),
+        cmocka_unit_test(a_missing_descriptor_is_an_error),
         cmocka_unit_test(lateness_is_named),
         cmocka_unit_test(wrong_nonce_does_not_connect),
         cmocka_unit_test(death_is_noticed_behind_a_child),

@@ -21,15 +21,6 @@ static struct channel *open_numbered(struct group *group, int rank, int number)
     return channel;
 }
 
-static bool passes(struct channel *channel, int rank, int size)
-{
-    int fds[TUTTI_MAX_RANKS], note = make_note(rank);
-    bool right = channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK;
-    for (int r = 0; r < size && right; r++)
-        right = read_note(fds[r]) == r;
-    close(note);
-    return right;
-}
 /* All channels have one socket and one pidfd for each peer. The end of one is not the end of
  * another. */
 static int share_links(struct group *group, int rank)
@@ -38,7 +29,7 @@ static int share_links(struct group *group, int rank)
     const int size = group->size, before = count_entries("/proc/self/fd");
     for (int i = 0; i < CHANNELS; i++) {
         GROUP_CHECK((channels[i] = open_numbered(group, rank, i)) != NULL);
-        GROUP_CHECK(passes(channels[i], rank, size));
+        GROUP_CHECK(notes_pass(channels[i], rank, size));
         GROUP_CHECK(count_entries("/proc/self/fd") == before + 2 * (size - 1));
     }
     group_raise(group, 0);
@@ -50,7 +41,7 @@ static int share_links(struct group *group, int rank)
     for (int i = 1; i < CHANNELS; i++)
         for (int r = 0; r < size; r++)
             GROUP_CHECK(channel_peer_alive(channels[i], r));
-    GROUP_CHECK(passes(channels[1], rank, size));
+    GROUP_CHECK(notes_pass(channels[1], rank, size));
     group_raise(group, 1);
     GROUP_CHECK(group_await(group, 1, size));
     for (int i = rank == 0; i < CHANNELS; i++)
@@ -107,7 +98,7 @@ static void *run_series(void *argument)
     series->right = true;
     for (int i = 0; i < ROUNDS && series->right; i++) {
         struct channel *channel = open_numbered(series->group, series->rank, series->first + i);
-        series->right = channel && passes(channel, series->rank, 2);
+        series->right = channel && notes_pass(channel, series->rank, 2);
         channel_close(channel);
     }
     return NULL;

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { DIMS = 8, ROW = 1200, INPUTS = TUTTI_MAX_RANKS };
+enum { DIMS = 8, ROW = 1200, INPUTS = NODE_RANKS };
 
 static struct sparse_worker worker;
 

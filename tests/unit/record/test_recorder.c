@@ -4,6 +4,7 @@
 #include "base/record_path.h"
 #include "base/signature.h"
 #include "comm/comm.h"
+#include "cpu/group.h"
 #include "dump.h"
 #include "tool.h"
 #include "tutti/recorder.h"
@@ -58,8 +59,8 @@ static struct tutti_comm *comm_make(void)
     comm->recorder.fd = -1;
     comm->isa = reduce_isa_best();
     comm->backend = &cpu_backend;
-    comm->host = comm->group = cpu_group_create();
-    assert_non_null(comm->host);
+    comm->group = comm->peers = cpu_group_create();
+    assert_non_null(comm->peers);
     snprintf(comm->name, sizeof comm->name, "unit");
     assert_int_equal(recorder_open(&comm->recorder, comm->name, RANK, WORLD_SIZE, 0), TUTTI_OK);
     return comm;
@@ -68,7 +69,7 @@ static struct tutti_comm *comm_make(void)
 static void comm_free(struct tutti_comm *comm)
 {
     recorder_close(&comm->recorder);
-    cpu_group_free(comm->host);
+    peers_free(comm->peers);
     free(comm);
 }
 
@@ -430,7 +431,7 @@ static void nonsense_is_refused(void **state)
     expect_refusal(page, 7, "magic number");
     page->rank = WORLD_SIZE;
     expect_refusal(page, sizeof *page, "rank 5 of 5");
-    page->world_size = LAYOUT_RANKS + 1;
+    page->world_size = NODE_RANKS + 1;
     expect_refusal(page, sizeof *page, "rank 5 of 65");
     page->version = RECORD_VERSION + 1;
     page->library = 30405; /* both versions are named */

@@ -144,7 +144,7 @@ static void check_mesh(const struct topology_matrix *matrix)
 
 static void test_mesh(void **unused)
 {
-    int numbers[TUTTI_MAX_RANKS];
+    int numbers[NODE_RANKS];
     (void)unused;
     check_mesh(&dgx1v);
     struct topology topology = recognise(&dgx1v);
@@ -186,7 +186,7 @@ static void test_almost_mesh(void **unused)
 static void test_fully_connected(void **unused)
 {
     (void)unused;
-    for (int size = 1; size <= TUTTI_MAX_RANKS; size++) {
+    for (int size = 1; size <= NODE_RANKS; size++) {
         struct topology_matrix matrix = empty(size);
         for (int i = 0; i < size; i++)
             for (int j = 0; j < i; j++)
@@ -220,9 +220,9 @@ static void test_fully_connected(void **unused)
 
 static void test_rings(void **unused)
 {
-    int numbers[TUTTI_MAX_RANKS];
+    int numbers[NODE_RANKS];
     (void)unused;
-    for (int size = 4; size <= TUTTI_MAX_RANKS; size++) {
+    for (int size = 4; size <= NODE_RANKS; size++) {
         struct topology_matrix ring = ring_of(size), shuffled = renumbered(&ring, numbers);
         struct topology topology = recognise(&shuffled);
         assert_int_equal(topology.kind, TUTTI_TOPOLOGY_UNKNOWN);
@@ -336,7 +336,7 @@ static bool tries_ring(const struct topology_matrix *matrix)
 /* A mesh with a few changes, 4 random links for each rank, or random links of any density. */
 static struct topology_matrix random_matrix(void)
 {
-    int numbers[TUTTI_MAX_RANKS], kind = below(4);
+    int numbers[NODE_RANKS], kind = below(4);
     if (kind == 0) {
         struct topology_matrix matrix = renumbered(&dgx1v, numbers);
         for (int changes = below(4); changes > 0; changes--) {

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: MIT */
+#include "cpu/call_list.h"
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "coll/coll.h"
+#include "cpu/algo/algo.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SLICE_MS = 1 }; /* of a sleep while several operations wait */
+
+struct call_list {
+    struct cpu_call *first;
+    int left; /* that have not ended */
+    /* The first call of each chain that has not ended, in the order in which they came to the
+     * front. all_step() removes a call that has ended and appends the next one of its chain. */
+    struct cpu_call *fronts, **fronts_end;
+    size_t state_bytes; /* of the largest state */
+    uint64_t looks;
+};
+
+/* ---- the order of calls ---------------------------------------------------------------------- */
+
+/* Finds the chain of a call, and whether the call sends messages. A broadcast that a rank refuses
+ * to read where it lies uses the queues of sends, too. */
+static void call_classify(struct cpu_call *call)
+{
+    const bool receives = call->request.collective == TUTTI_COLLECTIVE_RECV;
+    struct cpu_chains *chains = &call->group->chains;
+    call->is_message = coll_rows[call->request.collective].peer == COLL_PARTNER;
+    call->sends = call->request.choice.run == &cpu_pair && !receives;
+    call->chain = call->is_message
+                      ? &(receives ? chains->receives : chains->sends)[call->request.peer]
+                      : &chains->collectives;
+}
+
+static void front_append(struct call_list *list, struct cpu_call *call)
+{
+    call->beside = NULL;
+    *list->fronts_end = call;
+    list->fronts_end = &call->beside;
+}
+
+/* Adds a call behind all earlier ones. */
+static void call_add(struct call_list *list, struct cpu_call *call)
+{
+    call_classify(call);
+    call->started = call->ended = false;
+    call->sent_before = 0;
+    call->after = NULL;
+    if (call->sends) {
+        call->sent_before = call->group->chains.sending[!call->is_message];
+        call->group->chains.sending[call->is_message]++;
+    }
+    if (*call->chain)
+        (*call->chain)->after = call;
+    else
+        front_append(list, call);
+    *call->chain = call;
+    if (call->request.choice.run->state_bytes > list->state_bytes)
+        list->state_bytes = call->request.choice.run->state_bytes;
+    list->left++;
+    call->group->counts.calls++;
+}
+
+/* Whether the first call of a chain still has to wait. Sends that have ended are earlier than any
+ * collective that sends and waits for them, since later ones wait for that collective; and the same
+ * the other way round. So their number tells whether all earlier ones have ended. */
+static bool must_wait(const struct cpu_call *call)
+{
+    return call->sent_before && call->group->chains.sent[!call->is_message] < call->sent_before;
+}
+
+/* ---- the end of a call ----------------------------------------------------------------------- */
+
+/* The group has no call any more. The next call list expects its chains so. */
+static void group_leave(struct cpu_group *group)
+{
+    struct cpu_chains *chains = &group->chains;
+    memset(chains->sending, 0, sizeof chains->sending);
+    memset(chains->sent, 0, sizeof chains->sent);
+    chains->looked = 0;
+    if (order_load_relaxed_u32(&group->peers.own->awaits))
+        peers_awaits_none(&group->peers);
+}
+
+static void call_end(struct call_list *list, struct cpu_call *call, enum tutti_status status)
+{
+    call->status = status;
+    call->ended = true;
+    list->left--;
+    if (call->sends)
+        call->group->chains.sent[call->is_message]++;
+    if (--call->group->counts.calls == 0)
+        group_leave(call->group);
+}
+
+/* The group has failed, and so have its calls. */
+static void group_end(struct call_list *list, struct cpu_group *group, enum tutti_status status)
+{
+    for (struct cpu_call *call = list->first; call; call = call->next) {
+        if (call->group != group || call->ended)
+            continue;
+        if (call->started)
+            direct_leave_failed(group, &call->request);
+        call_end(list, call, status);
+    }
+}
+
+/* ---- the states of operations ------------------------------------------------------------------
+ */
+
+/* Gives each chain memory for the largest state, since only one of its calls runs at a time. */
+static bool states_set(const struct call_list *list, struct cpu_states *states)
+{
+    const size_t state_bytes = (list->state_bytes + 63) & ~(size_t)63;
+    size_t bytes = 0;
+    for (const struct cpu_call *call = list->fronts; call; call = call->beside)
+        bytes += state_bytes;
+    if (bytes > states->bytes) {
+        unsigned char *memory = aligned_alloc(64, bytes);
+        if (!memory)
+            return false;
+        free(states->memory);
+        *states = (struct cpu_states){.memory = memory, .bytes = bytes};
+    }
+    unsigned char *next = states->memory;
+    for (struct cpu_call *call = list->fronts; call; call = call->beside, next += state_bytes)
+        call->state = (struct cpu_state *)(void *)next;
+    return true;
+}
+
+/* No call has started, and none will. */
+static void list_refuse(struct call_list *list)
+{
+    const enum tutti_status status =
+        error_set(TUTTI_ERR_NO_MEMORY, "no memory for the operations of a group of calls");
+    for (struct cpu_call *call = list->first; call; call = call->next)
+        call_end(list, call, status);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Sets the group's fields of the running operation to those of this call. */
+static void call_enter(struct cpu_call *call)
+{
+    call->group->peers.lane = call->lane;
+    call->group->peers.deadline = call->deadline;
+}
+
+static void call_start(struct call_list *list, struct cpu_call *call)
+{
+    const enum tutti_status status =
+        call->request.choice.run->start(call->group, &call->request, call->state);
+    if (status != TUTTI_OK) {
+        call_end(list, call, status);
+        return;
+    }
+    call->lane = call->group->peers.lane;
+    call->deadline = 0;
+    call->started = true;
+}
+
+/* Returns whether the call still waits. */
+static bool call_step(struct call_list *list, struct cpu_call *call)
+{
+    call_enter(call);
+    if (call->request.choice.run->step(call->group, &call->request, call->state) == STEP_BUSY)
+        return true;
+    if (call->state->status == TUTTI_OK)
+        call_end(list, call, TUTTI_OK);
+    else
+        group_end(list, call->group, call->state->status);
+    return false;
+}
+
+/* Returns whether a call has ended, or all have: the next call's wait begins anew. */
+static bool all_step(void *context)
+{
+    struct call_list *list = context;
+    const int left = list->left;
+    struct cpu_call *call, **link = &list->fronts;
+    while ((call = *link)) {
+        if (!call->started && !call->ended && !must_wait(call))
+            call_start(list, call);
+        if (call->started && !call->ended)
+            call_step(list, call);
+        if (!call->ended) {
+            link = &call->beside;
+            continue;
+        }
+        if (call->after) {
+            call->after->state = call->state;
+            front_append(list, call->after);
+        } else {
+            *call->chain = NULL;
+        }
+        *link = call->beside;
+        if (!*link)
+            list->fronts_end = link;
+    }
+    return list->left < left || left == 0;
+}
+
+/* ---- a wait for the next end ----------------------------------------------------------------- */
+
+/* A call that waits: one that waits by a poll, else the first one; NULL: none waits. */
+static struct cpu_call *first_waiting(const struct call_list *list)
+{
+    struct cpu_call *first = NULL;
+    for (struct cpu_call *call = list->fronts; call; call = call->beside)
+        if (call->started && !call->ended && (!first || !call->state->word))
+            first = call;
+    return first;
+}
+
+static struct peers_wait wait_of(const struct cpu_call *call)
+{
+    return (struct peers_wait){.peers = &call->group->peers,
+                               .request = &call->request,
+                               .peer = call->state->peer,
+                               .value = call->state->value,
+                               .word = call->state->word,
+                               .poll = call->state->poll,
+                               .state = call->state};
+}
+
+/* The application's progress function is called once for each group in a look. */
+static bool is_cancelled(const struct call_list *list, const struct cpu_call *call)
+{
+    const struct cpu_group *group = call->group;
+    if (!group->peers.progress || call->group->chains.looked == list->looks)
+        return false;
+    call->group->chains.looked = list->looks;
+    return group->peers.progress(group->peers.progress_context);
+}
+
+static void call_look(struct call_list *list, struct cpu_call *call, enum wait_depth depth,
+                      int64_t now)
+{
+    struct peers_wait wait = wait_of(call);
+    if (!call->deadline)
+        call->deadline = deadline_after(call->request.timeout_ms);
+    call_enter(call);
+    /* An event that has come in the meantime wins. */
+    if (wait_look(&wait, depth, now >= call->deadline) && call_step(list, call))
+        group_end(list, call->group, peers_fail(&call->group->peers, &wait.fault));
+}
+
+static bool all_look(void *context, enum wait_depth depth)
+{
+    struct call_list *list = context;
+    const int64_t now = deadline_now();
+    list->looks++;
+    for (struct cpu_call *call = list->fronts; call; call = call->beside) {
+        if (call->ended)
+            continue;
+        if (is_cancelled(list, call)) {
+            peers_abort(&call->group->peers);
+            group_end(list, call->group, peers_status(&call->group->peers, NULL));
+        } else if (call->started) {
+            call_look(list, call, depth, now);
+        }
+    }
+    return false;
+}
+
+static void remind(void *context, int waited_s)
+{
+    const struct cpu_call *call = first_waiting(context);
+    struct peers_wait wait;
+    if (!call)
+        return;
+    wait = wait_of(call);
+    wait_remind(&wait, waited_s);
+}
+
+static bool yields_at_once(void *context, int64_t now)
+{
+    const struct cpu_call *call = first_waiting(context);
+    if (!call || !call->state->word)
+        return true;
+    same_core_update(&call->group->peers, now);
+    return same_core_wanted(&call->group->peers, call->state->peer, call->state->word,
+                            call->state->value);
+}
+
+/* Sleeps on the bell of the first call's peer. Another call's peer does not ring it, and no bell
+ * rings for a poll. */
+static void sleep_on_bell(void *context, int64_t ms)
+{
+    const struct call_list *list = context;
+    const struct cpu_call *call = first_waiting(list);
+    if (call && !call->state->word)
+        nanosleep(&(struct timespec){.tv_nsec = WAIT_NAP_NS}, NULL);
+    else if (call)
+        bell_sleep(&call->group->peers, call->state->peer, call->state->word, call->state->value,
+                   list->fronts->beside && ms > SLICE_MS ? SLICE_MS : ms);
+}
+
+void cpu_call_list_run(struct cpu_call *first, struct cpu_states *states)
+{
+    struct call_list list = {.first = first, .fronts_end = &list.fronts};
+    if (!first)
+        return;
+    if (!first->next) { /* as outside of a group of calls */
+        first->status =
+            first->request.choice.run->run(first->group, &first->request, TUTTI_STREAM_DEFAULT);
+        return;
+    }
+    for (struct cpu_call *call = first; call; call = call->next)
+        call_add(&list, call);
+    const struct waiter waiter = {
+        .poll = all_step,
+        .look = all_look,
+        .yields_at_once = yields_at_once,
+        .bell = sleep_on_bell,
+        .remind = remind,
+        .context = &list,
+        .yields = first->group->peers.yields,
+    };
+    if (!states_set(&list, states))
+        list_refuse(&list);
+    while (list.left)
+        if (!wait_spin(all_step, &list, 0, first->group->peers.ranks.polls))
+            (void)waiter_run(&waiter); /* has no deadline of its own */
+    while (list.fronts)                /* of a group that has failed */
+        (void)all_step(&list);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/* Messages by a kernel: cuda/kernels/exchange.h. */
+#include "cuda/kernels/exchange.h"
+#include "base/error.h"
+#include "coll/request.h"
+#include "cuda/comm/group_internal.h"
+#include "cuda/pipe/messages.h"
+
+#include <stdlib.h>
+
+/* The chains of a group of messages: order[] has the messages, chain by chain. */
+struct chains {
+    int count;                       /* of chains */
+    int begins[EXCHANGE_CHAINS + 1]; /* in order[] */
+    const struct request **order;
+};
+
+unsigned cuda_exchange_channels(const struct cuda_group *group)
+{
+    const int chains = 2 * (group->launch.size - 1);
+    const int most = group->plan.choices[CUDA_PLAN_ROWS + CUDA_EXCHANGE].blocks / chains;
+    if (group->on_host || !group->rules->paths.all)
+        return 0;
+    return most < CUDA_CHANNELS ? (unsigned)most : CUDA_CHANNELS;
+}
+
+unsigned cuda_exchange_blocks(const struct cuda_group *group, size_t bytes)
+{
+    return exchange_channels(bytes, group->channels);
+}
+
+/* Sorts by chain; the messages of a chain keep their order. */
+static void chains_sort(const struct cuda_group *group, struct request *const *requests, int count,
+                        struct chains *chains)
+{
+    const int rank = group->launch.rank, size = group->launch.size;
+    int next[EXCHANGE_CHAINS];
+    chains->count = 2 * (size - 1);
+    for (int c = 0; c <= chains->count; c++)
+        chains->begins[c] = 0;
+    for (int i = 0; i < count; i++)
+        chains->begins[cuda_message_chain(requests[i], rank, size) + 1]++;
+    for (int c = 0; c < chains->count; c++) {
+        chains->begins[c + 1] += chains->begins[c];
+        next[c] = chains->begins[c];
+    }
+    for (int i = 0; i < count; i++)
+        chains->order[next[cuda_message_chain(requests[i], rank, size)]++] = requests[i];
+}
+
+/* Puts messages number `first` to `first + most - 1` of each chain into the launch. Returns the
+ * number of blocks, 0 if there are none. */
+static unsigned transfers_fill(const struct chains *chains, int first, int most,
+                               struct cuda_exchange *exchange)
+{
+    unsigned blocks = 0;
+    uint16_t filled = 0;
+    for (int c = 0; c < EXCHANGE_CHAINS; c++) {
+        exchange->begins[c] = filled;
+        exchange->channels[c] = 0;
+        const int end = c < chains->count ? chains->begins[c + 1] : 0;
+        const int begin = c < chains->count ? chains->begins[c] + first : 0;
+        for (int i = begin; i < end && i < begin + most; i++) {
+            const struct request *request = chains->order[i];
+            const bool sends = request->collective == TUTTI_COLLECTIVE_SEND;
+            const unsigned channels = exchange_channels(request->bytes, exchange->most);
+            exchange->transfers[filled++] = (struct cuda_transfer){
+                .address = sends ? (uintptr_t)request->send : (uintptr_t)request->recv,
+                .bytes = request->bytes,
+                .signature = request->signature,
+            };
+            if (channels > exchange->channels[c])
+                exchange->channels[c] = (uint8_t)channels;
+        }
+        blocks += exchange->channels[c];
+    }
+    exchange->begins[EXCHANGE_CHAINS] = filled;
+    return blocks;
+}
+
+/* Each launch has the next messages of every chain. A message has the same number in its chain on
+ * both ranks, so no launch waits for a later one of a peer. */
+static enum tutti_status launch_all(struct cuda_group *group, const struct chains *chains,
+                                    tutti_stream_t stream)
+{
+    const struct request *any = chains->order[0];
+    const int most = EXCHANGE_TRANSFERS / chains->count;
+    struct cuda_exchange exchange = {.launch = group->launch, .most = (uint8_t)group->channels};
+    struct cuda_task task = {
+        .function = group->kernels.functions[CUDA_EXCHANGE][0][CUDA_ANY],
+        .threads = CUDA_THREADS,
+        .launch = &exchange.launch,
+        .request = any,
+    };
+    enum tutti_status status = TUTTI_OK;
+    exchange.launch.signature = any->signature;
+    exchange.launch.parameter = any->parameter;
+    if (any->timeout_ms != group->default_timeout_ms)
+        exchange.launch.timeout_ns = cuda_timeout_ns(any->timeout_ms);
+    for (int first = 0; status == TUTTI_OK; first += most) {
+        task.blocks = transfers_fill(chains, first, most, &exchange);
+        if (!task.blocks)
+            break;
+        status = cuda_enqueue(group, stream, &task);
+    }
+    return status;
+}
+
+enum tutti_status cuda_exchange_enqueue(struct cuda_group *group, struct request *const *requests,
+                                        int count, tutti_stream_t stream)
+{
+    const struct request *few[EXCHANGE_TRANSFERS];
+    struct chains chains = {.order = few};
+    if (count > EXCHANGE_TRANSFERS) {
+        chains.order = malloc((size_t)count * sizeof *chains.order);
+        if (!chains.order)
+            return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %d messages of a group", count);
+    }
+    chains_sort(group, requests, count, &chains);
+    const enum tutti_status status = launch_all(group, &chains, stream);
+    if (chains.order != few)
+        free(chains.order);
+    return status;
+}

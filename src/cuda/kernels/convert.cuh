@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* The device's own conversions of 16-bit floats: rounded to the nearest, ties to even. A NaN gives
+ * any NaN. */
+#ifndef TUTTI_CUDA_CONVERT_CUH
+#define TUTTI_CUDA_CONVERT_CUH
+
+#include <stdint.h>
+
+static __device__ __forceinline__ uint32_t convert_pair_bf16(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+static __device__ __forceinline__ uint32_t convert_pair_f16(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+static __device__ __forceinline__ uint16_t convert_to_f16(float value)
+{
+    uint16_t result;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
+    return result;
+}
+
+static __device__ __forceinline__ float convert_from_f16(uint16_t value)
+{
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value));
+    return result;
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The arguments of exchange.cu, and how it cuts messages. All messages of a launch run at the same
+ * time. Those in one direction with one peer form a chain and run one after the other. A message is
+ * cut into parts, one for each of its channels. The cut depends on the message's size and on a
+ * limit that all ranks have agreed on, so both ends cut alike. Compiles as C11 and as CUDA.
+ */
+#ifndef TUTTI_CUDA_EXCHANGE_H
+#define TUTTI_CUDA_EXCHANGE_H
+
+#include "cuda/kernels/launch.h"
+
+enum {
+    EXCHANGE_TRANSFERS = 128, /* in a launch, at most */
+    EXCHANGE_CHAINS = 2 * (CUDA_RANKS - 1),
+    EXCHANGE_GROUP = CUDA_GROUP_LINES,
+    EXCHANGE_DEPTH = 4,                             /* units of a piece that a thread serves */
+    EXCHANGE_PIECE = EXCHANGE_DEPTH * CUDA_THREADS, /* units */
+    EXCHANGE_LEAST = CUDA_THREADS,                  /* units for which one more channel is taken */
+    EXCHANGE_TOLD = EXCHANGE_PIECE * CUDA_LINE,     /* in a slot: the flagged lines of groups */
+    EXCHANGE_HEADER = EXCHANGE_TOLD + EXCHANGE_PIECE / EXCHANGE_GROUP * CUDA_LINE,
+};
+static_assert(EXCHANGE_HEADER + CUDA_LINE <= CUDA_SLOT_BYTES, "a slot has room for a piece");
+
+struct cuda_transfer {
+    uint64_t address, bytes;
+    uint64_t signature; /* of the message; those of both ends are equal */
+};
+
+struct cuda_exchange {
+    struct cuda_launch launch;
+    /* By chain (cuda/pipe/messages.h): chain c has the transfers from begins[c] to begins[c + 1],
+     * and channels[c] blocks. */
+    uint16_t begins[EXCHANGE_CHAINS + 1];
+    uint8_t channels[EXCHANGE_CHAINS];
+    uint8_t most; /* channels of a chain */
+    struct cuda_transfer transfers[EXCHANGE_TRANSFERS];
+};
+static_assert(sizeof(struct cuda_exchange) <= 4096, "the most that the arguments of a kernel take");
+
+LAUNCH_FN uint64_t exchange_units(uint64_t bytes)
+{
+    return (bytes + CUDA_LINE - 1) / CUDA_LINE;
+}
+
+/* The number of channels of a message. The last ones may have no units. */
+LAUNCH_FN unsigned exchange_channels(uint64_t bytes, unsigned most)
+{
+    const uint64_t wanted = (exchange_units(bytes) + EXCHANGE_LEAST - 1) / EXCHANGE_LEAST;
+    return wanted < 1 ? 1 : wanted < most ? (unsigned)wanted : most;
+}
+
+/* The units of a channel's part: whole groups. Channel c begins at c times as many. */
+LAUNCH_FN uint64_t exchange_part(uint64_t bytes, unsigned channels)
+{
+    const uint64_t even = (exchange_units(bytes) + channels - 1) / channels;
+    return (even + EXCHANGE_GROUP - 1) / EXCHANGE_GROUP * EXCHANGE_GROUP;
+}
+
+#endif

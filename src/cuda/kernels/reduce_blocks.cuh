@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Blocks of numbers, one from each rank, that the receiver reduces in the canonical tree:
+ * reduce-scatter, where each rank receives, and reduce, where the root alone does.
+ */
+#ifndef TUTTI_CUDA_REDUCE_BLOCKS_CUH
+#define TUTTI_CUDA_REDUCE_BLOCKS_CUH
+
+#include "cuda/kernels/blocks.cuh"
+
+/* A KIND (blocks.cuh). SUM_OF: as of `reduction`. In place, a unit of the result lies where the
+ * thread that writes it has read this rank's own unit. */
+template <typename D, int SUM_OF, int UNIT_WORDS> struct reduce_kind {
+    static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS, WORDS = UNIT_WORDS;
+    typedef D dtype;
+    typedef block_operands<D, WORDS> operands;
+
+    static __device__ __forceinline__ int size_of(const cuda_launch &launch)
+    {
+        return SUM_OF ? SUM_OF : launch.size;
+    }
+
+    typedef unit<WORDS> own;
+    static __device__ __forceinline__ own own_of(const operands &user, uint64_t at)
+    {
+        return block_sources(user.launch) ? user.load_of(0, user.template spot_of<false>(at))
+                                          : own{};
+    }
+
+    static __device__ __forceinline__ void copy_own(const operands &, uint64_t)
+    {
+    }
+
+    struct collector {
+        const operands &user;
+        const typename operands::spot s;
+        unit<WORDS> x[LEAVES];
+
+        __device__ __forceinline__ collector(const operands &its, uint64_t at, own u)
+            : user(its), s(its.template spot_of<false>(at)), x()
+        {
+            x[0] = u;
+        }
+        __device__ __forceinline__ void take(int p, unit<WORDS> u)
+        {
+            x[p] = u;
+        }
+        __device__ __forceinline__ void end()
+        {
+            user.store(s, reduction<D, SUM_OF, WORDS>::reduce(x, user.launch));
+        }
+    };
+};
+
+#endif

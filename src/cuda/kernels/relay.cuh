@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A large block to the root or from it, among three ranks and more, in two hops over all links. The
+ * block's units are cut into one chunk for each rank but the root: its owner. Hop 1 takes chunks to
+ * their owners, hop 2 takes what a WAY makes of them to the receivers. To reduce, all ranks push to
+ * the owners, and the owners to the root. To broadcast, the root pushes to the owners, and each
+ * owner to the others. So a link carries the block at most once in each direction.
+ *
+ * It goes piece by piece, as in pipe.cuh; a worker serves one unit of each piece of each chunk. In
+ * its turn for piece q a worker (1) pushes its lines of q + 1 to their owners; (2) if it is an
+ * owner, waits for its sources' lines of q and pushes the result; (3) waits for the other owners'
+ * results of q and writes them.
+ *
+ * Lines lie in copies[use mod 2][q mod 3][source][unit]: no rank gets lines of both hops from one
+ * source. The credit of a turn (Y1) says that all lines of that turn are empty again. A worker
+ * pushes lines of piece q in either hop once it has the credits of the targets for q - 3. It has
+ * these in the end: a turn needs only lines that the others push in that turn or before.
+ *
+ * A WAY:
+ *
+ *     LEAVES, dtype, size_of(launch)   as of a KIND
+ *     TO_ROOT                          reduces; else broadcasts
+ *     own_of(user, at)                 what an owner adds to its sources' lines
+ *     result_of(user, own, from, x)    the unit that it pushes; x[p] is the p-th peer's, if `from`
+ *                                      has bit p
+ */
+#ifndef TUTTI_CUDA_RELAY_CUH
+#define TUTTI_CUDA_RELAY_CUH
+
+#include "cuda/kernels/pipe.cuh"
+
+template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LINES>> {
+    static constexpr int LEAVES = WAY::LEAVES;
+    typedef pipe_turns<relay> base;
+    using base::launch, base::lane, base::op, base::size, base::stride, base::to, base::well,
+        base::width, base::worker;
+    const block_operands<typename WAY::dtype, 2> user;
+    const uint64_t units, chunk;
+    const unsigned all, peers; /* all peers; of the root the same, of the others the root */
+    const bool is_root;
+    unit<2> u[LEAVES]; /* of the next piece */
+
+    __device__ __forceinline__ relay(const cuda_launch &l)
+        : base(l, WAY::size_of(l), 0, 0), user(l), units(user.units()),
+          chunk((units + size - 2) / (size - 1)), all(all_peers(size)),
+          peers(block_targets(l) | block_sources(l)), is_root(peers & (peers - 1))
+    {
+        to = is_root ? all : WAY::TO_ROOT ? all & ~peers : 0;
+        base::from = is_root && !WAY::TO_ROOT ? 0 : all;
+        base::cut(chunk, CUDA_COPY_BYTES / CUDA_LINE / (size - 1), 1);
+    }
+
+    /* A rank. Computed where it is needed: registers are scarce. */
+    __device__ __forceinline__ int root() const
+    {
+        return is_root ? launch.rank : launch.ranks[__ffs(peers) - 1];
+    }
+
+    /* The worker's unit of piece q of each chunk, and which unit of the block that is in the chunk
+     * of an owner; `units` if there is none. */
+    __device__ __forceinline__ uint64_t index_of(uint64_t q) const
+    {
+        return worker < width ? q * width + worker : chunk + lane;
+    }
+    __device__ __forceinline__ uint64_t at_of(int owner, uint64_t i) const
+    {
+        const uint64_t at = (owner - (owner > root())) * chunk + i;
+        return i < chunk && at < units ? at : units;
+    }
+
+    __device__ __forceinline__ void load(uint64_t q)
+    {
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            u[p] =
+                to >> p & 1
+                    ? user.load(user.template spot_of<false>(at_of(launch.ranks[p], index_of(q))))
+                    : unit<2>{};
+    }
+
+    __device__ __forceinline__ void push(uint64_t q)
+    {
+        const uint64_t i = index_of(q);
+        if (!base::may_push(to, q) || i - lane >= chunk)
+            return;
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            if (to >> p & 1)
+                LINES::push(at_of(launch.ranks[p], i) < units, launch.peers[p],
+                            base::offset_of(q, 0, launch.rank, launch.ranks[p]), u[p], q, op.flag);
+    }
+
+    /* Waits for the wanted lines, empties them and calls take(p, unit) for each. */
+    template <typename TAKE>
+    __device__ __forceinline__ void take_lines(uint64_t q, unsigned wanted, TAKE take)
+    {
+        unsigned char *const slots =
+            launch.own->copies[0][0] + base::offset_of(q, 0, 0, CUDA_RANKS);
+        order_line line[LEAVES];
+        well = operation_await<true>(launch, op, slots, stride, size, wanted, line,
+                                     [](const order_line &l) { return !line_is_empty(l); });
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++) {
+            if (!(wanted >> p & 1) || !well)
+                continue;
+            const unsigned offset = base::offset_of(q, 0, launch.ranks[p], launch.rank);
+            well = LINES::resolve(launch, op, launch.ranks[p], offset, q, line[p]);
+            line_empty(launch.own->copies[0][0] + offset);
+            take(p, unit<2>{line[p].low, line[p].high});
+        }
+    }
+
+    /* An owner's part. All threads of the warp. */
+    __device__ __forceinline__ void hand_on(uint64_t q, uint64_t i)
+    {
+        const uint64_t at = at_of(launch.rank, i);
+        const unsigned sources = WAY::TO_ROOT ? all : peers,
+                       receivers = WAY::TO_ROOT ? peers : all & ~peers;
+        unit<2> result = {};
+        if (at < units && well) {
+            unit<2> x[LEAVES];
+            take_lines(q, sources, [&](int p, unit<2> its) { x[p] = its; });
+            result = WAY::result_of(user, WAY::own_of(user, at), sources, x);
+        }
+        if (!base::may_push(receivers, q))
+            return;
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            if (receivers >> p & 1)
+                LINES::push(at < units, launch.peers[p],
+                            base::offset_of(q, 0, launch.rank, launch.ranks[p]), result, q,
+                            op.flag);
+        if (!WAY::TO_ROOT && at < units)
+            user.store(user.template spot_of<false>(at), result);
+    }
+
+    __device__ __forceinline__ void collect(uint64_t q)
+    {
+        const uint64_t i = index_of(q);
+        if (i - lane >= chunk)
+            return;
+        if (!is_root)
+            hand_on(q, i);
+        if (is_root == WAY::TO_ROOT)
+            gather(q, i);
+    }
+
+    /* Writes what the other owners have made. */
+    __device__ __forceinline__ void gather(uint64_t q, uint64_t i)
+    {
+        unsigned wanted = 0;
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            if (((is_root ? all : all & ~peers) >> p & 1) && at_of(launch.ranks[p], i) < units)
+                wanted |= 1u << p;
+        if (wanted && well)
+            take_lines(q, wanted, [&](int p, unit<2> its) {
+                user.store(user.template spot_of<false>(at_of(launch.ranks[p], i)), its);
+            });
+    }
+
+    /* The root's own block of a broadcast, unless it is there. */
+    __device__ __forceinline__ void end()
+    {
+        for (uint64_t at = worker; at < units && !WAY::TO_ROOT && launch.moves.receives & 1;
+             at += worker_count()) {
+            const auto s = user.template spot_of<false>(at);
+            user.store(s, user.load(s));
+        }
+    }
+};
+
+template <typename WAY, typename LINES>
+static __device__ __forceinline__ void relay_run(const cuda_launch &launch)
+{
+    relay<WAY, LINES> all(launch);
+    all.run(all, 0); /* a small block has empty chunks: no peer is sure to send data */
+}
+
+#endif

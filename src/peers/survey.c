@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Writes into the recorder what this rank knows of each other rank, its last operation and whether
+ * it lives, and for which rank this rank waits. The awaited rank is also written into the arena.
+ * All this is written only during a wait, or for a dump. All accesses are relaxed: the words are
+ * for reports.
+ */
+#include "base/record.h"
+#include "base/ticks.h"
+#include "peers/peers_internal.h"
+
+/* The 64-bit number of the last operation that a peer has announced; 0: none. */
+static uint64_t entered_by(const struct peers *peers, int peer)
+{
+    uint64_t sequence = order_load_relaxed_u64(&peers->sequence), last = 0;
+    for (uint32_t slot = 0; slot < LAYOUT_SMALL_MESSAGES; slot++) {
+        const struct layout_header *header = announcement_place(peers, peer, slot);
+        uint32_t number = order_load_relaxed_u32(&header->number);
+        uint64_t entered = sequence + (uint64_t)(int64_t)(int32_t)(number - (uint32_t)sequence);
+        if (number && entered > last)
+            last = entered;
+    }
+    return last;
+}
+
+void peers_survey(struct peers *peers)
+{
+    struct record_page *record = peers->faults.record;
+    struct rank_set left, dead;
+    if (!order_load_acquire_u32(&peers->faults.open) || !record) /* A7 pairs G1 */
+        return;
+    peers_exited(peers, &left, &dead);
+    for (int r = 0; r < peers->size; r++) {
+        enum record_life life = rank_set_has(left, r)   ? RECORD_LEFT
+                                : rank_set_has(dead, r) ? RECORD_DEAD
+                                                        : RECORD_ALIVE;
+        order_store_relaxed_u32(&record->peers[r].life, (uint32_t)life);
+        order_store_relaxed_u64(&record->peers[r].entered, entered_by(peers, r));
+    }
+    order_store_relaxed_u64(&record->looked, ticks_now());
+}
+
+void peers_awaits(struct peers *peers, int peer)
+{
+    struct record_page *record = peers->faults.record;
+    uint32_t awaits = peer == peers->rank ? 0 : (uint32_t)peer + 1;
+    order_store_relaxed_u32(&peers->own->awaits, awaits);
+    if (!record)
+        return;
+    if (order_load_relaxed_u32(&record->awaits) != awaits) {
+        order_store_relaxed_u64(&record->awaited_since, ticks_now());
+        order_store_relaxed_u32(&record->awaits, awaits);
+    }
+    peers_survey(peers);
+}
+
+void peers_awaits_none(struct peers *peers)
+{
+    /* A rank that has failed keeps the word for ranks whose deadline comes a moment later. */
+    if (!order_load_relaxed_u32(&peers->faults.failed))
+        order_store_relaxed_u32(&peers->own->awaits, 0);
+    if (peers->faults.record)
+        order_store_relaxed_u32(&peers->faults.record->awaits, 0);
+}
+
+int peers_late_rank(const struct peers *peers, int peer)
+{
+    int rank = peer;
+    for (int i = 0; i < peers->size && rank != peers->rank; i++) {
+        uint32_t next = order_load_relaxed_u32(&peers->arenas[rank]->awaits);
+        if (next == 0 || next > (uint32_t)peers->size)
+            return rank;
+        rank = (int)next - 1;
+    }
+    return peer;
+}

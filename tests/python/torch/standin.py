@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: MIT
+"""Collectives of CUDA tensors over the stand-in for libcuda, without a GPU and with a PyTorch that knows no CUDA. Device memory
+of the stand-in is memory of the host, so a tensor of PyTorch can hold it and say that it is on CUDA. What the backend asks of
+torch.cuda is replaced here.
+
+usage: standin.py LIBRARY
+"""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+
+SIZE = 2
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch._C import _distributed_c10d as c10d
+
+    import tutti
+except ImportError as error:
+    print("skipped:", error)
+    sys.exit(77)
+
+cuda = None  # the stand-in
+ours = None  # this rank's device
+current = None  # its current stream
+
+
+def call(name, *arguments):
+    status = getattr(cuda, name)(*arguments)
+    assert status == 0, (name, status)
+
+
+class Stream:
+    """torch.cuda.Stream"""
+
+    known = {}
+
+    def __new__(cls, stream_id=None, device_index=None, device_type=None):
+        if stream_id is not None:
+            return cls.known[stream_id]
+        self = super().__new__(cls)
+        handle = ctypes.c_void_p()
+        call("cuStreamCreateWithPriority", ctypes.byref(handle), 1, 0)
+        self.handle = cls.known[handle.value] = handle
+        cls.known[handle.value] = self
+        return self
+
+    @property
+    def device(self):
+        return torch.device("cuda", ours)
+
+    def synchronize(self):
+        call("cuStreamSynchronize", self.handle)
+
+
+class Event:
+    """torch.cuda.Event"""
+
+    made = 0
+
+    def __init__(self):
+        self.handle = ctypes.c_void_p()
+        call("cuEventCreate", ctypes.byref(self.handle), 2)
+        Event.made += 1
+
+    def record(self, stream):
+        call("cuEventRecord", self.handle, stream.handle)
+
+    def wait(self, stream):
+        call("cuStreamWaitEvent", stream.handle, self.handle, 0)
+
+    def query(self):
+        return cuda.cuEventQuery(self.handle) == 0
+
+
+class Tensor(torch.Tensor):
+    """A tensor that says that it is on CUDA."""
+
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
+    device = property(lambda self: torch.device("cuda", ours))
+
+    def get_device(self):
+        return ours
+
+
+@contextlib.contextmanager
+def on(stream):
+    global current
+    former, current = current, stream
+    yield
+    current = former
+
+
+def is_capturing():
+    state, number = ctypes.c_int(), ctypes.c_uint64()
+    call("cuStreamGetCaptureInfo_v3", current.handle, ctypes.byref(state), ctypes.byref(number), None, None, None, None)
+    return state.value == 1
+
+
+def empty(shape, dtype=torch.float32):
+    count = max(1, torch.Size(shape).numel() * dtype.itemsize)
+    at = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(count))
+    memory = (ctypes.c_char * count).from_address(at.value)
+    return torch.frombuffer(memory, dtype=dtype)[:torch.Size(shape).numel()].view(shape).as_subclass(Tensor)
+
+
+def enter(rank, library):
+    """Makes PyTorch believe."""
+    global cuda, ours, current
+    os.environ["TUTTI_CUDA_LIBRARY"] = library
+    cuda, ours = ctypes.CDLL(library), rank
+    cuda.standin_launches.restype = ctypes.c_size_t
+    cuda.standin_calls.restype = ctypes.c_uint64
+    context = ctypes.c_void_p()
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), rank)
+    call("cuCtxSetCurrent", context)
+    current = Stream()
+    make_empty, make_copy = torch.empty, torch.Tensor.copy_
+
+    def torch_empty(*shape, device=None, dtype=torch.float32, **more):
+        if device is None or torch.device(device).type == "cpu":
+            return make_empty(*shape, dtype=dtype, **more)
+        return empty(shape[0] if len(shape) == 1 else shape, dtype)
+
+    def copy_(self, *arguments):
+        """As on CUDA, behind the stream's work."""
+        current.synchronize()
+        return make_copy(self, *arguments)
+
+    torch.empty, torch.Tensor.copy_ = torch_empty, copy_
+    torch._C._cuda_getCurrentRawStream = lambda index: current.handle.value
+    torch._C._cuda_getCurrentStream = lambda index: (current.handle.value, index, 1)
+    torch._C._cuda_getDevice = lambda: rank
+    torch._C._cuda_isCurrentStreamCapturing = is_capturing
+    torch.cuda.current_stream = lambda device=None: current
+    torch.cuda.device = lambda device: contextlib.nullcontext()
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)
+    torch.cuda.Stream, torch.cuda.Event, torch.cuda.stream = Stream, Event, on
+
+
+def of(count, seed):
+    """Small whole numbers, so that all sums are exact."""
+    return (torch.arange(count) % 7 + 10 * seed).float()
+
+
+def put(values):
+    found = empty(values.shape, values.dtype)
+    found.as_subclass(torch.Tensor).copy_(values)
+    return found
+
+
+def same(found, expected):
+    current.synchronize()
+    found = found.as_subclass(torch.Tensor)
+    assert torch.equal(found, expected), f"{found.flatten()[:8]}, expected {expected.flatten()[:8]}"
+
+
+# ---- the cases: each makes operands, and returns a call of torch.distributed and what to check
+
+def broadcast(rank, count):
+    tensor = put(of(count, rank))
+    return lambda a: dist.broadcast(tensor, 1, async_op=a), lambda: same(tensor, of(count, 1))
+
+
+def all_reduce(rank, count):
+    tensor = put(of(count, rank))
+    return lambda a: dist.all_reduce(tensor, async_op=a), lambda: same(tensor, of(count, 0) + of(count, 1))
+
+
+def reduce(rank, count):
+    tensor = put(of(count, rank))
+    return (lambda a: dist.reduce(tensor, 1, async_op=a),
+            lambda: same(tensor, of(count, 0) + of(count, 1) if rank else of(count, 0)))
+
+
+def all_gather_into_tensor(rank, count):
+    whole, given = put(torch.zeros(2 * count)), put(of(count, rank))
+    return (lambda a: dist.all_gather_into_tensor(whole, given, async_op=a),
+            lambda: same(whole, torch.cat([of(count, 0), of(count, 1)])))
+
+
+def all_gather(rank, count):
+    found, given = [put(torch.zeros(count)) for _ in range(2)], put(of(count, rank))
+
+    def check():
+        for r in range(2):
+            same(found[r], of(count, r))
+
+    return lambda a: dist.all_gather(found, given, async_op=a), check
+
+
+def reduce_scatter_tensor(rank, count):
+    tensor, given = put(torch.zeros(count)), put(torch.cat([of(count, rank), of(count, rank + 3)]))
+    return (lambda a: dist.reduce_scatter_tensor(tensor, given, async_op=a),
+            lambda: same(tensor, of(count, 3 * rank) + of(count, 3 * rank + 1)))
+
+
+def all_to_all_even(rank, count):
+    found, given = put(torch.zeros(2 * count)), put(torch.cat([of(count, rank), of(count, rank + 5)]))
+    return (lambda a: dist.all_to_all_single(found, given, async_op=a),
+            lambda: same(found, torch.cat([of(count, 5 * rank), of(count, 5 * rank + 1)])))
+
+
+def all_to_all_uneven(rank, count):
+    """Rank 0 sends 1 and 2 blocks, rank 1 sends 3 and 0."""
+    sent = [[1, 2], [3, 0]]
+    given = put(torch.stack([of(count, 3 * rank + i) for i in range(3)]))
+    received = [sent[r][rank] for r in range(2)]
+    found = put(torch.zeros(sum(received), count))
+    return (lambda a: dist.all_to_all_single(found, given, received, sent[rank], async_op=a),
+            lambda: same(found, torch.stack([of(count, i) for i in ((0, 3, 4, 5) if rank == 0 else (1, 2))])))
+
+
+def gather(rank, count):
+    given, found = put(of(count, rank)), [put(torch.zeros(count)) for _ in range(2)] if rank == 1 else None
+
+    def check():
+        for r in range(2) if found else ():
+            same(found[r], of(count, r))
+
+    return lambda a: dist.gather(given, found, 1, async_op=a), check
+
+
+def scatter(rank, count):
+    tensor, given = put(torch.zeros(count)), [put(of(count, 4)), put(of(count, 5))] if rank == 1 else None
+    return lambda a: dist.scatter(tensor, given, 1, async_op=a), lambda: same(tensor, of(count, 4 + rank))
+
+
+def strided(rank, count):
+    tensor = put(torch.stack([of(count, rank)] * 2, 1))[:, 0]
+    return lambda a: dist.broadcast(tensor, 1, async_op=a), lambda: same(tensor, of(count, 1))
+
+
+def scaled(rank, count):
+    tensor = put(of(count, rank))
+    return (lambda a: dist.all_reduce(tensor, dist._make_nccl_premul_sum(2.0), async_op=a),
+            lambda: same(tensor, 2 * of(count, 0) + 2 * of(count, 1)))
+
+
+KERNELS = (broadcast, strided, all_reduce, scaled, all_gather_into_tensor, all_gather, all_to_all_even, gather, scatter)
+CASES = KERNELS + (reduce, reduce_scatter_tensor, all_to_all_uneven)
+CAPTURED = broadcast, all_reduce, all_gather_into_tensor, all_to_all_even, all_to_all_uneven
+
+
+def run(case, rank, count, asynchronous):
+    start, check = case(rank, count)
+    cuda.standin_forget()
+    work = start(asynchronous)
+    if asynchronous:
+        other = Stream()
+        with on(other):
+            work.wait()
+            check()
+        work.wait()
+    check()
+    if case in KERNELS:
+        launches = cuda.standin_launches(None, ctypes.c_size_t(0))
+        assert launches == 1, f"{launches} launches"
+        assert cuda.standin_calls(b"cuStreamWaitValue64") == 0  # nothing waits for the host
+
+
+def capture(case, rank):
+    """In a graph, which is replayed with other input."""
+    start, check = case(rank, 300)
+    graph, replay = ctypes.c_void_p(), ctypes.c_void_p()
+    with on(Stream()):
+        call("cuStreamBeginCapture_v2", current.handle, 2)
+        for asynchronous in False, True:
+            if case is not all_reduce or not asynchronous:
+                work = start(asynchronous)
+                if asynchronous:
+                    work.wait()
+        call("cuStreamEndCapture", current.handle, ctypes.byref(graph))
+        call("cuGraphInstantiateWithFlags", ctypes.byref(replay), graph, ctypes.c_uint64(0))
+        call("cuGraphLaunch", replay, current.handle)
+        check()
+
+
+def refuse(case, rank, kind, text):
+    start, _ = case(rank, 300)
+    graph = ctypes.c_void_p()
+    with on(Stream()):
+        call("cuStreamBeginCapture_v2", current.handle, 2)
+        try:
+            start(False)
+        except kind as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"no {kind.__name__}")
+        call("cuStreamEndCapture", current.handle, ctypes.byref(graph))
+
+
+def message(rank, count):
+    tensor = put(of(count, rank))
+    return lambda a: dist.isend(tensor, 1 - rank), None
+
+
+def events(rank):
+    """Works that are gone leave their events to later ones."""
+    tensor = put(of(5, rank))
+    for i in range(20):
+        if i == 10:
+            made = Event.made
+        dist.broadcast(tensor, 0, async_op=True)
+        dist.all_reduce(tensor, async_op=True).wait()
+    assert Event.made == made, (Event.made, made)
+    current.synchronize()
+
+
+def main(rank, folder, library):
+    enter(rank, library)
+    dist.init_process_group("tutti", init_method=f"file://{folder}/torch", rank=rank, world_size=SIZE)
+    dist.all_reduce(put(of(1, rank)))  # makes the communicator
+    for case in CASES:
+        for asynchronous in False, True:
+            for count in 5, 300_001:
+                try:
+                    run(case, rank, count, asynchronous)
+                except BaseException:
+                    print(case.__name__, "async" if asynchronous else "sync", count, flush=True)
+                    raise
+    for case in CAPTURED:
+        capture(case, rank)
+    refuse(message, rank, tutti.InvalidError, "captured")
+    events(rank)
+    dist.destroy_process_group()
+
+
+def child(rank, folder, library):
+    status = 1
+    try:
+        main(rank, folder, library)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="tutti-standin-") as folder:
+        spawn = multiprocessing.get_context("spawn")
+        children = [spawn.Process(target=child, args=(rank, folder, sys.argv[1])) for rank in range(SIZE)]
+        for process in children:
+            process.start()
+        for process in children:
+            process.join()
+        sys.exit(any(process.exitcode for process in children))
