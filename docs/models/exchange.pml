@@ -4,8 +4,9 @@
  *
  * The sender fills the slots of the receiver's arena in turn, piece after piece. It fills piece n once the
  * receiver's credit says that piece n - SLOTS is emptied. The first piece of a message has a header, a flagged
- * line with the piece's number. The receiver waits for header and lines, reads and empties the lines, makes a
- * fence, and stores the credit.
+ * line with the piece's number. The receiver waits for header and lines, and reads and empties the lines. In a
+ * launch of one message or two, it makes a fence and stores the credit for a piece that frees the slot of a later
+ * piece of that launch. The credits of the launch's other pieces come when the next launch begins.
  *
  * Abstracted: a piece has UNITS lines. A line or header that is stored lands at any time, in any order; a
  * credit lands at any time, at the latest with the next one. Numbers of pieces are modulo NUMBERS. Messages have
@@ -15,7 +16,8 @@
  * wait ends.
  *
  * Twins: AHEAD, a sender that needs one credit less; NO_FENCE, a credit that overtakes the stores which empty
- * the lines; NO_NUMBER, a header that does not say of which piece it is.
+ * the lines; NO_NUMBER, a header that does not say of which piece it is; KEPT, a receiver whose next launch gives no
+ * credit.
  */
 #define SLOTS 2
 #define UNITS 2
@@ -26,12 +28,18 @@
 #define AT(piece, unit) (((piece) % SLOTS) * UNITS + (unit))
 #define LINE(piece, unit) (1 + (piece) * UNITS + (unit))
 #define BEGINS(piece) ((piece) % 3 != 1) /* a message */
+#define TWO_MESSAGES 3                    /* the number of their pieces */
 #define HEADER(piece) (1 + (piece))
 
 #ifdef AHEAD
 #define ROOM (SLOTS + 1)
 #else
 #define ROOM SLOTS
+#endif
+#ifdef KEPT
+#define BEGIN(piece) skip
+#else
+#define BEGIN(piece) give(piece)
 #endif
 
 byte cell[CELLS], air[CELLS]; /* 0: an empty line, nothing */
@@ -87,11 +95,24 @@ proctype Sender()
     od
 }
 
+inline give(pieces) /* Y1 */
+{
+    credit_air = pieces;
+    credited = true
+}
+
 proctype Receiver()
 {
-    byte piece, unit;
+    byte piece, unit, left; /* pieces of the launch */
     do
     :: atomic {
+        if
+        :: left != 0
+        :: left == 0 -> left = TWO_MESSAGES; BEGIN(piece)
+        :: left == 0 -> left = (BEGINS(NEXT(piece)) -> 1 : 2); BEGIN(piece)
+        fi
+       };
+       atomic {
         if
         :: !BEGINS(piece)
 #ifdef NO_NUMBER
@@ -114,11 +135,14 @@ proctype Receiver()
           }
        :: unit == UNITS -> break
        od;
-       atomic { /* Y1 */
+       atomic {
            unit = 0;
            piece = NEXT(piece);
-           credit_air = piece;
-           credited = true
+           if
+           :: left > SLOTS -> give(piece)
+           :: else
+           fi;
+           left--
        }
     od
 }

@@ -14,7 +14,7 @@
  *     LEAVES, size_of(launch)   the most ranks, their number
  *     dtype, WORDS              of the operands' units
  *     own, own_of(user, at)     what it needs of this rank's own block at unit `at`
- *     copy_own(user, at)        writes what does not depend on the peers
+ *     copies_own(launch)        the own block is copied, if it is not there yet
  *     collector(user, at, own)  take(p, u): the p-th peer's unit has come; end(): all have
  */
 #ifndef TUTTI_CUDA_BLOCKS_CUH
@@ -34,7 +34,8 @@ template <typename D, int WORDS> struct block_operands : operands<D, WORDS> {
         this->whole_recv = this->whole_recv && l.moves.recv_stride % (WORDS * 8) == 0;
     }
 
-    /* Loads unit `at` of each block that is sent: u[p] for the p-th peer. */
+    /* Loads unit `at` of each block that is sent: u[p] for the p-th peer. With bit 0 of `to` also
+     * that of the own block. */
     template <int LEAVES>
     __device__ __forceinline__ void load_all(unsigned to, uint64_t at,
                                              unit<WORDS> (&u)[LEAVES]) const
@@ -43,11 +44,11 @@ template <typename D, int WORDS> struct block_operands : operands<D, WORDS> {
         if (launch.moves.send_stride == 0) {
             const unit<WORDS> one = this->load(s);
 #pragma unroll
-            for (int p = 1; p < LEAVES; p++)
+            for (int p = 0; p < LEAVES; p++)
                 u[p] = one;
         } else {
 #pragma unroll
-            for (int p = 1; p < LEAVES; p++)
+            for (int p = 0; p < LEAVES; p++)
                 u[p] = to >> p & 1 ? load_of(p, s) : unit<WORDS>{};
         }
     }
@@ -134,8 +135,10 @@ static __device__ __forceinline__ void blocks_run(const cuda_launch &launch)
     }
     order_block_arrive(ORDER_ROW);
     region.empty(launch);
-    for (unsigned at = first; at < units; at += step)
-        KIND::copy_own(user, at);
+    for (unsigned at = first; at < units && KIND::copies_own(launch); at += step) {
+        const auto s = user.template spot_of<false>(at);
+        user.store_of(0, s, user.load_of(0, s));
+    }
 
     /* 2. Collect and write. */
     const unsigned char *const slots = (const unsigned char *)launch.own + REGION::BASE;

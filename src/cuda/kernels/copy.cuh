@@ -23,14 +23,9 @@ template <int MOST, int UNIT_WORDS> struct copy_kind {
         return {};
     }
 
-    /* Copies unit `at` of this rank's own block, if both operands have it and it is not there yet.
-     */
-    static __device__ __forceinline__ void copy_own(const operands &user, uint64_t at)
+    static __device__ __forceinline__ bool copies_own(const cuda_launch &launch)
     {
-        if (user.launch.moves.receives & 1) {
-            const auto s = user.template spot_of<false>(at);
-            user.store_of(0, s, user.load_of(0, s));
-        }
+        return launch.moves.receives & 1;
     }
 
     struct collector {

@@ -10,10 +10,15 @@
  * piece of a message has a header, a flagged line with the message's signature. An empty message is
  * a piece that has the header alone. Flags are numbers of pieces.
  *
- * A slot is free when it is written. The receiver empties the lines that it has read. Then comes a
- * barrier of its block, and one thread makes a fence and tells the sender how many pieces are
- * emptied: the credit (Y1). The sender fills piece n once the credit is n - 2 or more (Y1a). So no
- * message needs the operations of all ranks (operation.cuh), and takes no number.
+ * A slot is free when it is written. The receiver's workers empty the lines that they have read and
+ * arrive at a barrier of their block. The control warp makes a fence and tells the sender how many
+ * pieces are emptied: the credit (Y1). Meanwhile the workers take the next piece. The credits of a
+ * launch's last pieces come at the start of the channel's next launch, so that a small message
+ * waits for no fence. The sender fills piece n once the credit is n - 2 or more (Y1a): the receiver
+ * gives it at the latest when it begins the launch with piece n - 2. So no message needs the
+ * operations of all ranks (operation.cuh), and takes no number.
+ *
+ * The control warp of a receiver also awaits and compares the headers.
  *
  * A rank that waits for a message, and finds that the peer has entered an operation of all ranks
  * which this rank has not entered, reports a mismatch: the launches of a rank run one after the
@@ -53,20 +58,50 @@ __device__ __noinline__ uint64_t keep_waiting(const cuda_launch &launch, int pee
     return time_ns;
 }
 
-/* One channel of a chain. */
+/* One channel of a chain. After a failure (`well`) threads pass all barriers and do nothing else.
+ */
 struct channel {
     const cuda_exchange &exchange;
     const cuda_launch &launch;
     const int peer;
     const unsigned index;
-    const unsigned thread, lane;
-    uint64_t piece; /* the number of the next one */
+    const unsigned worker, lane;
+    const uint16_t *const transfers; /* the numbers of the chain's first, and the one behind */
+    uint64_t piece, end; /* the number of the next one, and of the first one of the next launch */
     uint64_t credit;
+    bool well;
 
-    __device__ __forceinline__ channel(const cuda_exchange &e, int rank, unsigned number)
-        : exchange(e), launch(e.launch), peer(rank), index(number), thread(threadIdx.x),
-          lane(threadIdx.x % EXCHANGE_GROUP), piece(0), credit(0)
+    __device__ __forceinline__ channel(const cuda_exchange &e, int chain, int rank, unsigned number)
+        : exchange(e), launch(e.launch), peer(rank), index(number),
+          worker(threadIdx.x - CUDA_CONTROL_THREADS), lane(threadIdx.x % EXCHANGE_GROUP),
+          transfers(&e.begins[chain]), piece(0), end(0), credit(0), well(true)
     {
+    }
+
+    /* The channel's part of a message. A part without units has a piece for the header. */
+    struct part {
+        uint64_t first, units, pieces;
+    };
+
+    __device__ __forceinline__ part part_of(const cuda_transfer &transfer) const
+    {
+        const unsigned channels = exchange_channels(transfer.bytes, exchange.most);
+        const uint64_t whole = exchange_units(transfer.bytes);
+        const uint64_t share = exchange_part(transfer.bytes, channels), first = index * share;
+        if (index >= channels || (index > 0 && first >= whole))
+            return {0, 0, 0};
+        const uint64_t units = whole - first < share ? whole - first : share;
+        return {first, units, units ? (units + EXCHANGE_PIECE - 1) / EXCHANGE_PIECE : 1};
+    }
+
+    /* Calls use(transfer, part) for each message that the channel has a part of. */
+    template <typename USE> __device__ __forceinline__ void parts(USE use) const
+    {
+        for (unsigned t = transfers[0]; t < transfers[1]; t++) {
+            const part its = part_of(exchange.transfers[t]);
+            if (its.pieces)
+                use(exchange.transfers[t], its);
+        }
     }
 
     /* The slot of the next piece from `source` in an owner's arena. */
@@ -78,10 +113,10 @@ struct channel {
         return arena->messages + (slots + piece % CUDA_MESSAGE_SLOTS) * CUDA_SLOT_BYTES;
     }
 
-    /* The thread's d-th unit of a piece. */
+    /* The worker's d-th unit of a piece. */
     __device__ __forceinline__ unsigned unit_of(int d) const
     {
-        return d * CUDA_THREADS + thread;
+        return d * CUDA_WORKERS + worker;
     }
 
     /* The place of the flagged line of its group. */
@@ -104,6 +139,11 @@ struct channel {
         return true;
     }
 
+    __device__ __forceinline__ void credit_load()
+    {
+        credit = order_load_line(&launch.own->credits[peer][index]).low; /* Y1a pairs Y1 */
+    }
+
     /* Waits until the slot of the next piece is empty. */
     __device__ __forceinline__ bool credit_await(uint64_t signature)
     {
@@ -111,12 +151,12 @@ struct channel {
         if (piece < CUDA_MESSAGE_SLOTS || credit >= needed)
             return true;
         return await(signature, [&] {
-            credit = order_load_line(&launch.own->credits[peer][index]).low; /* Y1a pairs Y1 */
+            credit_load();
             return credit >= needed;
         });
     }
 
-    __device__ __forceinline__ bool send_piece(const cuda_transfer &transfer,
+    __device__ __forceinline__ void send_piece(const cuda_transfer &transfer,
                                                const operands<dtype_u8, 2> &user, uint64_t first,
                                                uint64_t units, bool begins)
     {
@@ -126,10 +166,11 @@ struct channel {
             u[d] = unit_of(d) < units ? user.load(user.template spot_of<false>(first + unit_of(d)))
                                       : unit<2>{};
         /* The threads of a warp push together, or none does. */
-        if (!__all_sync(~0u, credit_await(transfer.signature)))
-            return false;
+        well = __all_sync(~0u, well && credit_await(transfer.signature));
+        if (!well)
+            return;
         unsigned char *const slot = slot_of(launch.arenas[peer], launch.rank, peer);
-        if (begins && thread == 0)
+        if (begins && worker == 0)
             order_store_line(slot + EXCHANGE_HEADER, {transfer.signature, piece + 1});
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
@@ -137,30 +178,13 @@ struct channel {
                 byte_lines_push(unit_of(d) < units, slot + unit_of(d) * CUDA_LINE,
                                 {u[d].word[0], u[d].word[1]}, told_at(slot, unit_of(d)), 0,
                                 piece + 1);
-        return true;
     }
 
-    /* The first thread waits for a message's header. */
-    __device__ __forceinline__ bool header_await(const cuda_transfer &transfer,
-                                                 const unsigned char *slot)
-    {
-        order_line header;
-        if (!await(transfer.signature, [&] {
-                header = order_load_line(slot + EXCHANGE_HEADER);
-                return header.high == piece + 1;
-            }))
-            return false;
-        if (header.low != transfer.signature)
-            operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, {transfer.signature, 0},
-                           {header.low, 0});
-        return header.low == transfer.signature;
-    }
-
-    /* Waits for the thread's lines of a piece, and gives them the bits that they stand for. */
+    /* Waits for the worker's lines of a piece, and gives them the bits that they stand for. */
     __device__ __forceinline__ bool lines_take(const cuda_transfer &transfer, unsigned char *slot,
                                                uint64_t units, order_line (&line)[DEPTH])
     {
-        bool well = await(transfer.signature, [&] {
+        bool all_well = await(transfer.signature, [&] {
             bool all = true;
 #pragma unroll
             for (int d = 0; d < DEPTH; d++)
@@ -172,19 +196,18 @@ struct channel {
         });
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
-            if (well && unit_of(d) < units)
-                well = byte_line_resolve(launch, 0, told_at(slot, unit_of(d)), peer, 0, piece + 1,
-                                         line[d]);
-        return well;
+            if (all_well && unit_of(d) < units)
+                all_well = byte_line_resolve(launch, 0, told_at(slot, unit_of(d)), peer, 0,
+                                             piece + 1, line[d]);
+        return all_well;
     }
 
-    __device__ __forceinline__ bool recv_piece(const cuda_transfer &transfer,
+    __device__ __forceinline__ void recv_piece(const cuda_transfer &transfer,
                                                const operands<dtype_u8, 2> &user, uint64_t first,
-                                               uint64_t units, bool begins)
+                                               uint64_t units)
     {
         unsigned char *const slot = slot_of(launch.own, peer, launch.rank);
         order_line line[DEPTH];
-        bool well = !(begins && thread == 0) || header_await(transfer, slot);
         well = well && lines_take(transfer, slot, units, line);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
@@ -193,50 +216,98 @@ struct channel {
                 user.store(user.template spot_of<false>(first + unit_of(d)),
                            {line[d].low, line[d].high});
             }
-        if (!order_block_all(well))
-            return false;
-        if (thread == 0) {
-            order_fence(); /* Y1 pairs Y1a */
-            order_store_line(&launch.arenas[peer]->credits[launch.rank][index], {piece + 1, 0});
-        }
-        return true;
     }
 
-    /* The channel's part of a message. */
-    template <bool SENDS> __device__ __forceinline__ bool part(const cuda_transfer &transfer)
+    /* Returns true if a later piece of this launch waits until this one is emptied. */
+    static __device__ __forceinline__ bool is_awaited(uint64_t number, uint64_t last)
     {
-        const unsigned channels = exchange_channels(transfer.bytes, exchange.most);
-        const uint64_t whole = exchange_units(transfer.bytes);
-        const uint64_t share = exchange_part(transfer.bytes, channels), begin = index * share;
-        if (index >= channels || (index > 0 && begin >= whole))
-            return true;
-        const uint64_t units = whole - begin < share ? whole - begin : share;
-        const operands<dtype_u8, 2> user((const void *)transfer.address, (void *)transfer.address,
-                                         transfer.bytes);
-        uint64_t at = 0;
-        do {
-            const uint64_t left = units - at;
-            if (!(SENDS ? send_piece(transfer, user, begin + at, left, at == 0)
-                        : recv_piece(transfer, user, begin + at, left, at == 0)))
-                return false;
-            piece++;
-            at += EXCHANGE_PIECE;
-        } while (at < units);
-        return true;
+        return number + CUDA_MESSAGE_SLOTS < last;
     }
 
-    template <bool SENDS> __device__ __forceinline__ void run(int chain)
+    template <bool SENDS> __device__ __forceinline__ void work()
+    {
+        const uint64_t begin = piece;
+        parts([&](const cuda_transfer &transfer, const part &its) {
+            const operands<dtype_u8, 2> user((const void *)transfer.address,
+                                             (void *)transfer.address, transfer.bytes);
+            for (uint64_t at = 0, last = piece + its.pieces; piece < last; at += EXCHANGE_PIECE) {
+                if (SENDS) {
+                    send_piece(transfer, user, its.first + at, its.units - at, at == 0);
+                } else {
+                    recv_piece(transfer, user, its.first + at, its.units - at);
+                    /* The control warp is at most a piece behind. */
+                    if (piece > begin && is_awaited(piece - 1, end))
+                        order_block_sync(ORDER_FENCED);
+                    if (is_awaited(piece, end))
+                        order_block_arrive(ORDER_EMPTIED);
+                }
+                piece++;
+            }
+        });
+    }
+
+    __device__ __forceinline__ void credit_give(uint64_t pieces)
+    {
+        order_fence(); /* Y1 pairs Y1a */
+        if (lane == 0)
+            order_store_line(&launch.arenas[peer]->credits[launch.rank][index], {pieces, 0});
+    }
+
+    /* Waits for a message's header, the first piece of which is next. */
+    __device__ __forceinline__ void header_await(const cuda_transfer &transfer)
+    {
+        const unsigned char *const at = slot_of(launch.own, peer, launch.rank) + EXCHANGE_HEADER;
+        order_line header = {};
+        well = well && await(transfer.signature, [&] {
+                   header = order_load_line(at);
+                   return header.high == piece + 1;
+               });
+        if (!well || header.low == transfer.signature)
+            return;
+        operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, {transfer.signature, 0},
+                       {header.low, 0});
+        well = false;
+    }
+
+    /* The control warp of a receiver. */
+    __device__ __forceinline__ void control()
+    {
+        if (piece > 0)
+            credit_give(piece);
+        parts([&](const cuda_transfer &transfer, const part &its) {
+            if (lane == 0)
+                header_await(transfer);
+            for (const uint64_t last = piece + its.pieces; piece < last; piece++) {
+                if (!is_awaited(piece, end))
+                    continue;
+                order_block_sync(ORDER_EMPTIED);
+                credit_give(piece + 1);
+                order_block_arrive(ORDER_FENCED);
+            }
+        });
+    }
+
+    template <bool SENDS> __device__ __forceinline__ void run()
     {
         uint64_t *const count = &launch.own->pieces[SENDS ? 0 : 1][peer][index];
-        const bool failed = order_load_u32(&launch.control->failed);
+        parts([&](const cuda_transfer &, const part &its) { end += its.pieces; });
+        order_grid_wait();
         piece = order_load_plain_u64(count);
-        if (!order_block_all(!failed))
+        if (SENDS)
+            credit_load();
+        well = !order_load_u32(&launch.control->failed);
+        end += piece;
+        if (!is_control_warp()) {
+            order_block_arrive(ORDER_ROW);
+            work<SENDS>();
             return;
-        for (unsigned t = exchange.begins[chain]; t < exchange.begins[chain + 1]; t++)
-            if (!part<SENDS>(exchange.transfers[t]))
-                return;
-        if (thread == 0)
-            order_store_plain_u64(count, piece);
+        }
+        order_grid_trigger();
+        order_block_sync(ORDER_ROW); /* all have read the count */
+        if (lane == 0)
+            order_store_plain_u64(count, end);
+        if (!SENDS)
+            control();
     }
 };
 
@@ -246,16 +317,14 @@ extern "C" __global__ void BOUNDS exchange(const __grid_constant__ cuda_exchange
 {
     unsigned index = blockIdx.x;
     int chain = 0;
-    order_grid_wait();
-    order_grid_trigger();
     for (; index >= launch.channels[chain]; chain++)
         index -= launch.channels[chain];
     const int others = launch.launch.size - 1;
     const bool sends = chain < others;
     const int peer = sends ? chain : chain - others;
-    channel its(launch, peer + (peer >= launch.launch.rank), index);
+    channel its(launch, chain, peer + (peer >= launch.launch.rank), index);
     if (sends)
-        its.run<true>(chain);
+        its.run<true>();
     else
-        its.run<false>(chain);
+        its.run<false>();
 }

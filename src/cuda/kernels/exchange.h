@@ -14,9 +14,9 @@ enum {
     EXCHANGE_TRANSFERS = 128, /* in a launch, at most */
     EXCHANGE_CHAINS = 2 * (CUDA_RANKS - 1),
     EXCHANGE_GROUP = CUDA_GROUP_LINES,
-    EXCHANGE_DEPTH = 4,                             /* units of a piece that a thread serves */
-    EXCHANGE_PIECE = EXCHANGE_DEPTH * CUDA_THREADS, /* units */
-    EXCHANGE_LEAST = CUDA_THREADS,                  /* units for which one more channel is taken */
+    EXCHANGE_DEPTH = 4,                             /* units of a piece that a worker serves */
+    EXCHANGE_PIECE = EXCHANGE_DEPTH * CUDA_WORKERS, /* units */
+    EXCHANGE_LEAST = CUDA_WORKERS,                  /* units for which one more channel is taken */
     EXCHANGE_TOLD = EXCHANGE_PIECE * CUDA_LINE,     /* in a slot: the flagged lines of groups */
     EXCHANGE_HEADER = EXCHANGE_TOLD + EXCHANGE_PIECE / EXCHANGE_GROUP * CUDA_LINE,
 };

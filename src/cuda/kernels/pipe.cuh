@@ -72,12 +72,14 @@ struct byte_pipe {
     }
 };
 
-/* What operations in turns have in common. SELF has load(q), push(q), collect(q) and end(). */
+/* What operations in turns have in common. SELF has load(q), push(q), which also copies the rank's
+ * own block, and collect(q). */
 template <typename SELF> struct pipe_turns {
     const cuda_launch &launch;
     operation op;
     int size;
     unsigned to, from;             /* where push() and collect() have peers */
+    bool loads;                    /* there is something to push or to copy */
     unsigned width, piece, stride; /* units of a worker's row, of a piece; bytes of a source */
     uint64_t turns;
     unsigned set;
@@ -86,8 +88,8 @@ template <typename SELF> struct pipe_turns {
 
     __device__ __forceinline__ pipe_turns(const cuda_launch &l, int ranks, unsigned targets,
                                           unsigned sources)
-        : launch(l), size(ranks), to(targets), from(sources), worker(worker_index()),
-          lane(threadIdx.x % CUDA_GROUP_LINES), well(true)
+        : launch(l), size(ranks), to(targets), from(sources), loads(targets),
+          worker(worker_index()), lane(threadIdx.x % CUDA_GROUP_LINES), well(true)
     {
     }
 
@@ -152,7 +154,7 @@ template <typename SELF> struct pipe_turns {
     __device__ __forceinline__ void run(SELF &self, unsigned sources)
     {
         operation_begin(launch, op);
-        if (!is_control_warp() && to)
+        if (!is_control_warp() && loads)
             self.load(0);
         if (!operation_take_together(launch, op))
             return;
@@ -162,10 +164,10 @@ template <typename SELF> struct pipe_turns {
             return;
         }
         order_block_arrive(ORDER_ROW);
-        if (to)
+        if (loads)
             self.push(0);
         for (uint64_t turn = 0; turn < turns; turn++) {
-            if (to && turn + 1 < turns) {
+            if (loads && turn + 1 < turns) {
                 self.load(turn + 1);
                 self.push(turn + 1);
             }
@@ -178,7 +180,6 @@ template <typename SELF> struct pipe_turns {
             if (turn + CUDA_PIPES < turns)
                 order_block_arrive(ORDER_EMPTIED);
         }
-        self.end();
     }
 };
 
@@ -190,12 +191,14 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
         base::to, base::well, base::width, base::worker;
     const block_operands<typename KIND::dtype, 2> user;
     const uint64_t units;
-    unit<2> u[DEPTH][LEAVES]; /* of the next piece */
+    const bool copies;        /* the own block */
+    unit<2> u[DEPTH][LEAVES]; /* of the next piece; [0]: of the own block */
 
     __device__ __forceinline__ pipe(const cuda_launch &l)
         : base(l, KIND::size_of(l), block_targets(l), block_sources(l)), user(l),
-          units(user.units())
+          units(user.units()), copies(KIND::copies_own(l))
     {
+        base::loads = to || copies;
         base::cut(units, CUDA_COPY_BYTES / CUDA_LINE / (size - 1), DEPTH);
     }
 
@@ -209,7 +212,7 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
     {
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
-            user.load_all(to, unit_of(q, d), u[d]);
+            user.load_all(to | copies, unit_of(q, d), u[d]);
     }
 
     __device__ __forceinline__ void push(uint64_t q)
@@ -228,6 +231,8 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
                 const unsigned offset = base::offset_of(q, d, launch.rank, launch.ranks[p]);
                 LINES::push(at < units, launch.peers[p], offset, u[d][p], q, op.flag);
             }
+            if (copies && at < units)
+                user.store_of(0, user.template spot_of<false>(at), u[d][0]);
         }
     }
 
@@ -257,12 +262,6 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
             if (well)
                 out.end();
         }
-    }
-
-    __device__ __forceinline__ void end()
-    {
-        for (uint64_t at = worker; at < units; at += worker_count())
-            KIND::copy_own(user, at);
     }
 };
 

@@ -27,8 +27,9 @@ template <typename D, int SUM_OF, int UNIT_WORDS> struct reduce_kind {
                                           : own{};
     }
 
-    static __device__ __forceinline__ void copy_own(const operands &, uint64_t)
+    static __device__ __forceinline__ bool copies_own(const cuda_launch &)
     {
+        return false;
     }
 
     struct collector {

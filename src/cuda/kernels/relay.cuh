@@ -46,6 +46,7 @@ template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LIN
           peers(block_targets(l) | block_sources(l)), is_root(peers & (peers - 1))
     {
         to = is_root ? all : WAY::TO_ROOT ? all & ~peers : 0;
+        base::loads = to;
         base::from = is_root && !WAY::TO_ROOT ? 0 : all;
         base::cut(chunk, CUDA_COPY_BYTES / CUDA_LINE / (size - 1), 1);
     }
@@ -84,10 +85,15 @@ template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LIN
         if (!base::may_push(to, q) || i - lane >= chunk)
             return;
 #pragma unroll
-        for (int p = 1; p < LEAVES; p++)
-            if (to >> p & 1)
-                LINES::push(at_of(launch.ranks[p], i) < units, launch.peers[p],
-                            base::offset_of(q, 0, launch.rank, launch.ranks[p]), u[p], q, op.flag);
+        for (int p = 1; p < LEAVES; p++) {
+            const uint64_t at = at_of(launch.ranks[p], i);
+            if (!(to >> p & 1))
+                continue;
+            LINES::push(at < units, launch.peers[p],
+                        base::offset_of(q, 0, launch.rank, launch.ranks[p]), u[p], q, op.flag);
+            if (WAY::copies_own(launch) && at < units)
+                user.store(user.template spot_of<false>(at), u[p]);
+        }
     }
 
     /* Waits for the wanted lines, empties them and calls take(p, unit) for each. */
@@ -157,16 +163,6 @@ template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LIN
             take_lines(q, wanted, [&](int p, unit<2> its) {
                 user.store(user.template spot_of<false>(at_of(launch.ranks[p], i)), its);
             });
-    }
-
-    /* The root's own block of a broadcast, unless it is there. */
-    __device__ __forceinline__ void end()
-    {
-        for (uint64_t at = worker; at < units && !WAY::TO_ROOT && launch.moves.receives & 1;
-             at += worker_count()) {
-            const auto s = user.template spot_of<false>(at);
-            user.store(s, user.load(s));
-        }
     }
 };
 
