@@ -6,10 +6,11 @@
  * receiver's credit says that piece n - SLOTS is emptied. The first piece of a message has a header, a flagged
  * line with the piece's number. The receiver waits for header and lines, and reads and empties the lines. In a
  * launch of one message or two, it makes a fence and stores the credit for a piece that frees the slot of a later
- * piece of that launch. The credits of the launch's other pieces come when the next launch begins.
+ * piece of that launch. A launch begins with the credit for all pieces before, if more than half of the slots have
+ * none at its end.
  *
  * Abstracted: a piece has UNITS lines. A line or header that is stored lands at any time, in any order; a
- * credit lands at any time, at the latest with the next one. Numbers of pieces are modulo NUMBERS. Messages have
+ * credit lands at any time, at the latest with the next one. A batch is one piece. Numbers of pieces are modulo NUMBERS. Messages have
  * one or two pieces. What lines say of escapes is in byte_lines.pml.
  *
  * Shown: a line lands in an empty place only; the receiver gets the lines and the header of this piece; every
@@ -39,7 +40,11 @@
 #ifdef KEPT
 #define BEGIN(piece) skip
 #else
-#define BEGIN(piece) give(piece)
+#define BEGIN(piece)                              \
+    if                                            \
+    :: 2 * (owed + left) > SLOTS -> give(piece)   \
+    :: else                                       \
+    fi
 #endif
 
 byte cell[CELLS], air[CELLS]; /* 0: an empty line, nothing */
@@ -95,15 +100,18 @@ proctype Sender()
     od
 }
 
+/* Of the receiver. */
 inline give(pieces) /* Y1 */
 {
     credit_air = pieces;
-    credited = true
+    credited = true;
+    owed = 0
 }
 
 proctype Receiver()
 {
-    byte piece, unit, left; /* pieces of the launch */
+    byte piece, unit;
+    byte left, owed; /* pieces of the launch, pieces without a credit */
     do
     :: atomic {
         if
@@ -140,7 +148,7 @@ proctype Receiver()
            piece = NEXT(piece);
            if
            :: left > SLOTS -> give(piece)
-           :: else
+           :: else -> owed++
            fi;
            left--
        }

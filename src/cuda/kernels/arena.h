@@ -38,9 +38,9 @@ enum {
     CUDA_COPY_BYTES = 2 << 20,  /* of a pipe of copies */
     CUDA_GROUP_LINES = 32,      /* byte lines that have one escape: lines.cuh */
     CUDA_CHANNELS = 32,         /* of messages, from one rank to another, at most: exchange.cu */
-    CUDA_MESSAGE_SLOTS = 3,     /* of a channel */
-    CUDA_SLOT_BYTES = 34 << 10, /* of a slot */
-    CUDA_MESSAGES_BYTES = 6 << 20,
+    CUDA_MESSAGE_SLOTS = 12,    /* of a channel */
+    CUDA_SLOT_BYTES = 31 << 10, /* of a slot */
+    CUDA_MESSAGES_BYTES = 21 << 20,
 };
 
 /* {data, flag}: written by one 16-byte store, read by one 16-byte load. The flag is
@@ -67,6 +67,12 @@ struct cuda_arrival_count {
 struct cuda_credit {
     uint64_t pieces;
     uint64_t reserved;
+};
+
+/* Pieces of a channel that the owner has received, and its last credit. */
+struct cuda_received {
+    uint64_t pieces;
+    uint64_t credit;
 };
 
 /* Meetings of subset barriers. */
@@ -113,9 +119,10 @@ struct cuda_arena {
     struct cuda_meeting meetings[CUDA_RANKS][2]; /* [source][meeting mod 2] */
     struct cuda_arrival_count arrivals[2][CUDA_TILE_BLOCKS][CUDA_RANKS]; /* [hop][block][source] */
     struct cuda_credit credits[CUDA_RANKS][CUDA_CHANNELS];               /* [receiver][channel] */
-    uint64_t pieces[2][CUDA_RANKS][CUDA_CHANNELS]; /* the owner's: [sent, received][peer] */
+    uint64_t sent[CUDA_RANKS][CUDA_CHANNELS];                 /* pieces; the owner's: [receiver] */
+    struct cuda_received received[CUDA_RANKS][CUDA_CHANNELS]; /* the owner's: [source] */
     unsigned char pad[65536 - sizeof(struct cuda_control) - 4 * CUDA_RANKS * 16 -
-                      2 * CUDA_TILE_BLOCKS * CUDA_RANKS * 16 - 2 * CUDA_RANKS * CUDA_CHANNELS * 16];
+                      2 * CUDA_TILE_BLOCKS * CUDA_RANKS * 16 - 5 * CUDA_RANKS * CUDA_CHANNELS * 8];
 
     /* [half][source][line]: as many lines a source as fit; one-shot with flags in band */
     unsigned char flagged[CUDA_FLAGGED_BYTES];

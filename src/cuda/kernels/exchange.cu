@@ -6,17 +6,19 @@
  *
  * A channel is a stream of pieces from one rank to another. Its state is the number of pieces so
  * far, which both ends keep in their own arenas, and which goes on from launch to launch. Piece n
- * lies in slot n mod 3 of the channel in the receiver's arena, in byte lines (lines.cuh). The first
- * piece of a message has a header, a flagged line with the message's signature. An empty message is
- * a piece that has the header alone. Flags are numbers of pieces.
+ * lies in slot n mod SLOTS of the channel in the receiver's arena, in byte lines (lines.cuh). The
+ * first piece of a message has a header, a flagged line with the message's signature. An empty
+ * message is a piece that has the header alone. Flags are numbers of pieces.
  *
- * A slot is free when it is written. The receiver's workers empty the lines that they have read and
- * arrive at a barrier of their block. The control warp makes a fence and tells the sender how many
- * pieces are emptied: the credit (Y1). Meanwhile the workers take the next piece. The credits of a
- * launch's last pieces come at the start of the channel's next launch, so that a small message
- * waits for no fence. The sender fills piece n once the credit is n - 2 or more (Y1a): the receiver
- * gives it at the latest when it begins the launch with piece n - 2. So no message needs the
- * operations of all ranks (operation.cuh), and takes no number.
+ * A slot is free when it is written. The receiver's workers empty the lines that they have read. At
+ * the end of a batch of pieces they arrive at a barrier of their block. The control warp makes a
+ * fence and tells the sender how many pieces are emptied: the credit (Y1). Meanwhile the workers
+ * take the next pieces. The sender fills piece n once the credit is n - SLOTS + 1 or more (Y1a).
+ * In a launch a batch has a credit only if a later piece of the launch takes one of its slots. For
+ * all else, a launch begins with a credit for all former launches, if more than half of the slots
+ * have none at its end. So most small messages wait for no fence, and a sender waits at most until
+ * the receiver has begun the launch half of the slots before. So no message needs the operations of
+ * all ranks (operation.cuh), and takes no number.
  *
  * The control warp of a receiver also awaits and compares the headers.
  *
@@ -31,7 +33,7 @@
 namespace
 {
 
-constexpr int DEPTH = EXCHANGE_DEPTH;
+constexpr int DEPTH = EXCHANGE_DEPTH, BATCH = EXCHANGE_BATCH, SLOTS = CUDA_MESSAGE_SLOTS;
 
 /* The second lowest bit of the time that a wait keeps: the peer was seen in a later operation, so
  * the next look is the last. */
@@ -58,8 +60,7 @@ __device__ __noinline__ uint64_t keep_waiting(const cuda_launch &launch, int pee
     return time_ns;
 }
 
-/* One channel of a chain. After a failure (`well`) threads pass all barriers and do nothing else.
- */
+/* One channel of a chain. After a failure threads pass all barriers and do nothing else. */
 struct channel {
     const cuda_exchange &exchange;
     const cuda_launch &launch;
@@ -67,14 +68,15 @@ struct channel {
     const unsigned index;
     const unsigned worker, lane;
     const uint16_t *const transfers; /* the numbers of the chain's first, and the one behind */
-    uint64_t piece, end; /* the number of the next one, and of the first one of the next launch */
+    uint64_t turn, turns;            /* pieces of this launch: before the next one, all */
+    uint64_t former;                 /* pieces of earlier launches */
     uint64_t credit;
-    bool well;
+    uint32_t failed; /* what was loaded, or what has failed since */
 
     __device__ __forceinline__ channel(const cuda_exchange &e, int chain, int rank, unsigned number)
         : exchange(e), launch(e.launch), peer(rank), index(number),
           worker(threadIdx.x - CUDA_CONTROL_THREADS), lane(threadIdx.x % EXCHANGE_GROUP),
-          transfers(&e.begins[chain]), piece(0), end(0), credit(0), well(true)
+          transfers(&e.begins[chain]), turn(0), turns(0), former(0), credit(0), failed(0)
     {
     }
 
@@ -97,6 +99,7 @@ struct channel {
     /* Calls use(transfer, part) for each message that the channel has a part of. */
     template <typename USE> __device__ __forceinline__ void parts(USE use) const
     {
+#pragma unroll 1
         for (unsigned t = transfers[0]; t < transfers[1]; t++) {
             const part its = part_of(exchange.transfers[t]);
             if (its.pieces)
@@ -104,13 +107,18 @@ struct channel {
         }
     }
 
+    /* The number of the next piece. What needs it waits for a load. */
+    __device__ __forceinline__ uint64_t piece() const
+    {
+        return former + turn;
+    }
+
     /* The slot of the next piece from `source` in an owner's arena. */
     __device__ __forceinline__ unsigned char *slot_of(cuda_arena *arena, int source,
                                                       int owner) const
     {
-        const unsigned slots =
-            (place_of<true>(source, owner) * exchange.most + index) * CUDA_MESSAGE_SLOTS;
-        return arena->messages + (slots + piece % CUDA_MESSAGE_SLOTS) * CUDA_SLOT_BYTES;
+        const unsigned slots = (place_of<true>(source, owner) * exchange.most + index) * SLOTS;
+        return arena->messages + (slots + piece() % SLOTS) * CUDA_SLOT_BYTES;
     }
 
     /* The worker's d-th unit of a piece. */
@@ -147,8 +155,8 @@ struct channel {
     /* Waits until the slot of the next piece is empty. */
     __device__ __forceinline__ bool credit_await(uint64_t signature)
     {
-        const uint64_t needed = piece - CUDA_MESSAGE_SLOTS + 1;
-        if (piece < CUDA_MESSAGE_SLOTS || credit >= needed)
+        const uint64_t needed = piece() - SLOTS + 1;
+        if (piece() < SLOTS || credit >= needed)
             return true;
         return await(signature, [&] {
             credit_load();
@@ -166,25 +174,25 @@ struct channel {
             u[d] = unit_of(d) < units ? user.load(user.template spot_of<false>(first + unit_of(d)))
                                       : unit<2>{};
         /* The threads of a warp push together, or none does. */
-        well = __all_sync(~0u, well && credit_await(transfer.signature));
-        if (!well)
+        failed = !__all_sync(~0u, !failed && credit_await(transfer.signature));
+        if (failed)
             return;
         unsigned char *const slot = slot_of(launch.arenas[peer], launch.rank, peer);
         if (begins && worker == 0)
-            order_store_line(slot + EXCHANGE_HEADER, {transfer.signature, piece + 1});
+            order_store_line(slot + EXCHANGE_HEADER, {transfer.signature, piece() + 1});
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
             if (unit_of(d) - lane < units)
                 byte_lines_push(unit_of(d) < units, slot + unit_of(d) * CUDA_LINE,
                                 {u[d].word[0], u[d].word[1]}, told_at(slot, unit_of(d)), 0,
-                                piece + 1);
+                                piece() + 1);
     }
 
     /* Waits for the worker's lines of a piece, and gives them the bits that they stand for. */
     __device__ __forceinline__ bool lines_take(const cuda_transfer &transfer, unsigned char *slot,
                                                uint64_t units, order_line (&line)[DEPTH])
     {
-        bool all_well = await(transfer.signature, [&] {
+        bool well = await(transfer.signature, [&] {
             bool all = true;
 #pragma unroll
             for (int d = 0; d < DEPTH; d++)
@@ -196,10 +204,10 @@ struct channel {
         });
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
-            if (all_well && unit_of(d) < units)
-                all_well = byte_line_resolve(launch, 0, told_at(slot, unit_of(d)), peer, 0,
-                                             piece + 1, line[d]);
-        return all_well;
+            if (well && unit_of(d) < units)
+                well = byte_line_resolve(launch, 0, told_at(slot, unit_of(d)), peer, 0, piece() + 1,
+                                         line[d]);
+        return well;
     }
 
     __device__ __forceinline__ void recv_piece(const cuda_transfer &transfer,
@@ -208,46 +216,47 @@ struct channel {
     {
         unsigned char *const slot = slot_of(launch.own, peer, launch.rank);
         order_line line[DEPTH];
-        well = well && lines_take(transfer, slot, units, line);
+        failed = failed || !lines_take(transfer, slot, units, line);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
-            if (well && unit_of(d) < units) {
+            if (!failed && unit_of(d) < units) {
                 line_empty(slot + unit_of(d) * CUDA_LINE);
                 user.store(user.template spot_of<false>(first + unit_of(d)),
                            {line[d].low, line[d].high});
             }
     }
 
-    /* Returns true if a later piece of this launch waits until this one is emptied. */
-    static __device__ __forceinline__ bool is_awaited(uint64_t number, uint64_t last)
+    /* Returns true if a turn ends a batch that later pieces of this launch wait for. Then the next
+     * batch is whole. */
+    __device__ __forceinline__ bool is_awaited(uint64_t its_turn) const
     {
-        return number + CUDA_MESSAGE_SLOTS < last;
+        return its_turn % BATCH == BATCH - 1 && its_turn - (BATCH - 1) + SLOTS < turns;
     }
 
     template <bool SENDS> __device__ __forceinline__ void work()
     {
-        const uint64_t begin = piece;
         parts([&](const cuda_transfer &transfer, const part &its) {
             const operands<dtype_u8, 2> user((const void *)transfer.address,
                                              (void *)transfer.address, transfer.bytes);
-            for (uint64_t at = 0, last = piece + its.pieces; piece < last; at += EXCHANGE_PIECE) {
+            for (uint64_t at = 0, last = turn + its.pieces; turn < last; at += EXCHANGE_PIECE) {
                 if (SENDS) {
                     send_piece(transfer, user, its.first + at, its.units - at, at == 0);
                 } else {
                     recv_piece(transfer, user, its.first + at, its.units - at);
-                    /* The control warp is at most a piece behind. */
-                    if (piece > begin && is_awaited(piece - 1, end))
+                    /* The control warp is at most a batch behind. */
+                    if (turn >= BATCH && is_awaited(turn - BATCH))
                         order_block_sync(ORDER_FENCED);
-                    if (is_awaited(piece, end))
+                    if (is_awaited(turn))
                         order_block_arrive(ORDER_EMPTIED);
                 }
-                piece++;
+                turn++;
             }
         });
     }
 
     __device__ __forceinline__ void credit_give(uint64_t pieces)
     {
+        credit = pieces;
         order_fence(); /* Y1 pairs Y1a */
         if (lane == 0)
             order_store_line(&launch.arenas[peer]->credits[launch.rank][index], {pieces, 0});
@@ -258,30 +267,30 @@ struct channel {
     {
         const unsigned char *const at = slot_of(launch.own, peer, launch.rank) + EXCHANGE_HEADER;
         order_line header = {};
-        well = well && await(transfer.signature, [&] {
-                   header = order_load_line(at);
-                   return header.high == piece + 1;
-               });
-        if (!well || header.low == transfer.signature)
+        failed = failed || !await(transfer.signature, [&] {
+                     header = order_load_line(at);
+                     return header.high == piece() + 1;
+                 });
+        if (failed || header.low == transfer.signature)
             return;
         operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, {transfer.signature, 0},
                        {header.low, 0});
-        well = false;
+        failed = 1;
     }
 
     /* The control warp of a receiver. */
     __device__ __forceinline__ void control()
     {
-        if (piece > 0)
-            credit_give(piece);
+        if (former + turns - credit > SLOTS / 2)
+            credit_give(former);
         parts([&](const cuda_transfer &transfer, const part &its) {
             if (lane == 0)
                 header_await(transfer);
-            for (const uint64_t last = piece + its.pieces; piece < last; piece++) {
-                if (!is_awaited(piece, end))
+            for (const uint64_t last = turn + its.pieces; turn < last; turn++) {
+                if (!is_awaited(turn))
                     continue;
                 order_block_sync(ORDER_EMPTIED);
-                credit_give(piece + 1);
+                credit_give(piece() + 1);
                 order_block_arrive(ORDER_FENCED);
             }
         });
@@ -289,25 +298,32 @@ struct channel {
 
     template <bool SENDS> __device__ __forceinline__ void run()
     {
-        uint64_t *const count = &launch.own->pieces[SENDS ? 0 : 1][peer][index];
-        parts([&](const cuda_transfer &, const part &its) { end += its.pieces; });
+        uint64_t *const sent = &launch.own->sent[peer][index];
+        cuda_received *const received = &launch.own->received[peer][index];
+        parts([&](const cuda_transfer &, const part &its) { turns += its.pieces; });
         order_grid_wait();
-        piece = order_load_plain_u64(count);
-        if (SENDS)
+        if (SENDS) {
+            former = order_load_plain_u64(sent);
             credit_load();
-        well = !order_load_u32(&launch.control->failed);
-        end += piece;
+        } else {
+            const order_line words = order_load_plain(received);
+            former = words.low;
+            credit = words.high;
+        }
+        failed = order_load_u32(&launch.control->failed);
         if (!is_control_warp()) {
-            order_block_arrive(ORDER_ROW);
             work<SENDS>();
+            order_block_arrive(ORDER_ROW);
             return;
         }
         order_grid_trigger();
-        order_block_sync(ORDER_ROW); /* all have read the count */
-        if (lane == 0)
-            order_store_plain_u64(count, end);
         if (!SENDS)
             control();
+        order_block_sync(ORDER_ROW); /* all have read the state */
+        if (SENDS && lane == 0)
+            order_store_plain_u64(sent, former + turns);
+        if (!SENDS && lane == 0)
+            order_store_plain(received, {former + turns, credit});
     }
 };
 

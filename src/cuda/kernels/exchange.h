@@ -16,10 +16,13 @@ enum {
     EXCHANGE_GROUP = CUDA_GROUP_LINES,
     EXCHANGE_DEPTH = 4,                             /* units of a piece that a worker serves */
     EXCHANGE_PIECE = EXCHANGE_DEPTH * CUDA_WORKERS, /* units */
+    EXCHANGE_BATCH = 4,                             /* pieces that have one credit */
     EXCHANGE_LEAST = CUDA_WORKERS,                  /* units for which one more channel is taken */
     EXCHANGE_TOLD = EXCHANGE_PIECE * CUDA_LINE,     /* in a slot: the flagged lines of groups */
     EXCHANGE_HEADER = EXCHANGE_TOLD + EXCHANGE_PIECE / EXCHANGE_GROUP * CUDA_LINE,
 };
+static_assert(CUDA_MESSAGE_SLOTS >= 2 * EXCHANGE_BATCH,
+              "a sender goes on while a batch is emptied");
 static_assert(EXCHANGE_HEADER + CUDA_LINE <= CUDA_SLOT_BYTES, "a slot has room for a piece");
 
 struct cuda_transfer {
