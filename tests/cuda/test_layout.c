@@ -24,7 +24,8 @@
     X("", cuda_arena, meetings)                                                                    \
     X("", cuda_arena, arrivals)                                                                    \
     X("", cuda_arena, credits)                                                                     \
-    X("", cuda_arena, pieces)                                                                      \
+    X("", cuda_arena, sent)                                                                        \
+    X("", cuda_arena, received)                                                                    \
     X("", cuda_arena, flagged)                                                                     \
     X("", cuda_arena, one_shot)                                                                    \
     X("", cuda_arena, two_shot)                                                                    \

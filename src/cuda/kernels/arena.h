@@ -38,9 +38,9 @@ enum {
     CUDA_COPY_BYTES = 2 << 20,  /* of a pipe of copies */
     CUDA_GROUP_LINES = 32,      /* byte lines that have one escape: lines.cuh */
     CUDA_CHANNELS = 32,         /* of messages, from one rank to another, at most: exchange.cu */
-    CUDA_MESSAGE_SLOTS = 12,    /* of a channel */
+    CUDA_MESSAGE_SLOTS = 8,     /* of a channel */
     CUDA_SLOT_BYTES = 31 << 10, /* of a slot */
-    CUDA_MESSAGES_BYTES = 21 << 20,
+    CUDA_MESSAGES_BYTES = 14 << 20,
 };
 
 /* {data, flag}: written by one 16-byte store, read by one 16-byte load. The flag is

@@ -61,7 +61,9 @@ __device__ __noinline__ uint64_t keep_waiting(const cuda_launch &launch, int pee
 }
 
 /* One channel of a chain. After a failure threads pass all barriers and do nothing else. */
-struct channel {
+template <bool SENDS> struct channel {
+    typedef ::operands<dtype_u8, 2> operands;
+    typedef operands::spot spot;
     const cuda_exchange &exchange;
     const cuda_launch &launch;
     const int peer;
@@ -73,11 +75,21 @@ struct channel {
     uint64_t credit;
     uint32_t failed; /* what was loaded, or what has failed since */
 
+    unsigned char *slots; /* of the channel, in the receiver's arena */
+
     __device__ __forceinline__ channel(const cuda_exchange &e, int chain, int rank, unsigned number)
         : exchange(e), launch(e.launch), peer(rank), index(number),
           worker(threadIdx.x - CUDA_CONTROL_THREADS), lane(threadIdx.x % EXCHANGE_GROUP),
           transfers(&e.begins[chain]), turn(0), turns(0), former(0), credit(0), failed(0)
     {
+        const int source = SENDS ? launch.rank : peer, owner = SENDS ? peer : launch.rank;
+        slots = launch.arenas[owner]->messages +
+                (place_of<true>(source, owner) * e.most + index) * (SLOTS * CUDA_SLOT_BYTES);
+    }
+
+    static __device__ __forceinline__ operands operands_of(const cuda_transfer &transfer)
+    {
+        return operands((const void *)transfer.address, (void *)transfer.address, transfer.bytes);
     }
 
     /* The channel's part of a message. A part without units has a piece for the header. */
@@ -113,12 +125,9 @@ struct channel {
         return former + turn;
     }
 
-    /* The slot of the next piece from `source` in an owner's arena. */
-    __device__ __forceinline__ unsigned char *slot_of(cuda_arena *arena, int source,
-                                                      int owner) const
+    __device__ __forceinline__ unsigned char *slot() const
     {
-        const unsigned slots = (place_of<true>(source, owner) * exchange.most + index) * SLOTS;
-        return arena->messages + (slots + piece() % SLOTS) * CUDA_SLOT_BYTES;
+        return slots + (unsigned)(piece() % SLOTS) * CUDA_SLOT_BYTES;
     }
 
     /* The worker's d-th unit of a piece. */
@@ -164,66 +173,76 @@ struct channel {
         });
     }
 
-    __device__ __forceinline__ void send_piece(const cuda_transfer &transfer,
-                                               const operands<dtype_u8, 2> &user, uint64_t first,
-                                               uint64_t units, bool begins)
+    /* A piece of at most D units a worker, whose spots in the operand are known. */
+    template <int D>
+    __device__ __forceinline__ void send_piece(const cuda_transfer &transfer, const operands &user,
+                                               const spot (&at)[D], uint64_t units, bool begins)
     {
-        unit<2> u[DEPTH];
+        unit<2> u[D];
 #pragma unroll
-        for (int d = 0; d < DEPTH; d++)
-            u[d] = unit_of(d) < units ? user.load(user.template spot_of<false>(first + unit_of(d)))
-                                      : unit<2>{};
+        for (int d = 0; d < D; d++)
+            u[d] = unit_of(d) < units ? user.load(at[d]) : unit<2>{};
         /* The threads of a warp push together, or none does. */
         failed = !__all_sync(~0u, !failed && credit_await(transfer.signature));
         if (failed)
             return;
-        unsigned char *const slot = slot_of(launch.arenas[peer], launch.rank, peer);
+        unsigned char *const to = slot();
         if (begins && worker == 0)
-            order_store_line(slot + EXCHANGE_HEADER, {transfer.signature, piece() + 1});
+            order_store_line(to + EXCHANGE_HEADER, {transfer.signature, piece() + 1});
 #pragma unroll
-        for (int d = 0; d < DEPTH; d++)
+        for (int d = 0; d < D; d++)
             if (unit_of(d) - lane < units)
-                byte_lines_push(unit_of(d) < units, slot + unit_of(d) * CUDA_LINE,
-                                {u[d].word[0], u[d].word[1]}, told_at(slot, unit_of(d)), 0,
+                byte_lines_push(unit_of(d) < units, to + unit_of(d) * CUDA_LINE,
+                                {u[d].word[0], u[d].word[1]}, told_at(to, unit_of(d)), 0,
                                 piece() + 1);
     }
 
     /* Waits for the worker's lines of a piece, and gives them the bits that they stand for. */
-    __device__ __forceinline__ bool lines_take(const cuda_transfer &transfer, unsigned char *slot,
-                                               uint64_t units, order_line (&line)[DEPTH])
+    template <int D>
+    __device__ __forceinline__ bool lines_take(const cuda_transfer &transfer, unsigned char *from,
+                                               uint64_t units, order_line (&line)[D])
     {
         bool well = await(transfer.signature, [&] {
             bool all = true;
 #pragma unroll
-            for (int d = 0; d < DEPTH; d++)
-                line[d] = order_load_line_if(unit_of(d) < units, slot + unit_of(d) * CUDA_LINE);
+            for (int d = 0; d < D; d++)
+                line[d] = order_load_line_if(unit_of(d) < units, from + unit_of(d) * CUDA_LINE);
 #pragma unroll
-            for (int d = 0; d < DEPTH; d++)
+            for (int d = 0; d < D; d++)
                 all &= !(unit_of(d) < units && line_is_empty(line[d]));
             return all;
         });
 #pragma unroll
-        for (int d = 0; d < DEPTH; d++)
+        for (int d = 0; d < D; d++)
             if (well && unit_of(d) < units)
-                well = byte_line_resolve(launch, 0, told_at(slot, unit_of(d)), peer, 0, piece() + 1,
+                well = byte_line_resolve(launch, 0, told_at(from, unit_of(d)), peer, 0, piece() + 1,
                                          line[d]);
         return well;
     }
 
-    __device__ __forceinline__ void recv_piece(const cuda_transfer &transfer,
-                                               const operands<dtype_u8, 2> &user, uint64_t first,
-                                               uint64_t units)
+    template <int D>
+    __device__ __forceinline__ void recv_piece(const cuda_transfer &transfer, const operands &user,
+                                               const spot (&at)[D], uint64_t units)
     {
-        unsigned char *const slot = slot_of(launch.own, peer, launch.rank);
-        order_line line[DEPTH];
-        failed = failed || !lines_take(transfer, slot, units, line);
+        unsigned char *const from = slot();
+        order_line line[D];
+        failed = failed || !lines_take(transfer, from, units, line);
 #pragma unroll
-        for (int d = 0; d < DEPTH; d++)
+        for (int d = 0; d < D; d++)
             if (!failed && unit_of(d) < units) {
-                line_empty(slot + unit_of(d) * CUDA_LINE);
-                user.store(user.template spot_of<false>(first + unit_of(d)),
-                           {line[d].low, line[d].high});
+                line_empty(from + unit_of(d) * CUDA_LINE);
+                user.store(at[d], {line[d].low, line[d].high});
             }
+    }
+
+    template <int D>
+    __device__ __forceinline__ void piece_run(const cuda_transfer &transfer, const operands &user,
+                                              const spot (&at)[D], uint64_t units, bool begins)
+    {
+        if (SENDS)
+            send_piece(transfer, user, at, units, begins);
+        else
+            recv_piece(transfer, user, at, units);
     }
 
     /* Returns true if a turn ends a batch that later pieces of this launch wait for. Then the next
@@ -233,22 +252,22 @@ struct channel {
         return its_turn % BATCH == BATCH - 1 && its_turn - (BATCH - 1) + SLOTS < turns;
     }
 
-    template <bool SENDS> __device__ __forceinline__ void work()
+    __device__ __forceinline__ void work()
     {
         parts([&](const cuda_transfer &transfer, const part &its) {
-            const operands<dtype_u8, 2> user((const void *)transfer.address,
-                                             (void *)transfer.address, transfer.bytes);
-            for (uint64_t at = 0, last = turn + its.pieces; turn < last; at += EXCHANGE_PIECE) {
-                if (SENDS) {
-                    send_piece(transfer, user, its.first + at, its.units - at, at == 0);
-                } else {
-                    recv_piece(transfer, user, its.first + at, its.units - at);
-                    /* The control warp is at most a batch behind. */
-                    if (turn >= BATCH && is_awaited(turn - BATCH))
-                        order_block_sync(ORDER_FENCED);
-                    if (is_awaited(turn))
-                        order_block_arrive(ORDER_EMPTIED);
-                }
+            const operands user = operands_of(transfer);
+            uint64_t from = 0;
+            for (const uint64_t last = turn + its.pieces; turn < last; from += EXCHANGE_PIECE) {
+                spot at[DEPTH];
+#pragma unroll
+                for (int d = 0; d < DEPTH; d++)
+                    at[d] = user.template spot_of<false>(its.first + from + unit_of(d));
+                piece_run(transfer, user, at, its.units - from, from == 0);
+                /* The control warp is at most a batch behind. */
+                if (!SENDS && turn >= BATCH && is_awaited(turn - BATCH))
+                    order_block_sync(ORDER_FENCED);
+                if (!SENDS && is_awaited(turn))
+                    order_block_arrive(ORDER_EMPTIED);
                 turn++;
             }
         });
@@ -265,7 +284,7 @@ struct channel {
     /* Waits for a message's header, the first piece of which is next. */
     __device__ __forceinline__ void header_await(const cuda_transfer &transfer)
     {
-        const unsigned char *const at = slot_of(launch.own, peer, launch.rank) + EXCHANGE_HEADER;
+        const unsigned char *const at = slot() + EXCHANGE_HEADER;
         order_line header = {};
         failed = failed || !await(transfer.signature, [&] {
                      header = order_load_line(at);
@@ -286,6 +305,7 @@ struct channel {
         parts([&](const cuda_transfer &transfer, const part &its) {
             if (lane == 0)
                 header_await(transfer);
+#pragma unroll 1
             for (const uint64_t last = turn + its.pieces; turn < last; turn++) {
                 if (!is_awaited(turn))
                     continue;
@@ -296,12 +316,22 @@ struct channel {
         });
     }
 
-    template <bool SENDS> __device__ __forceinline__ void run()
+    /* What does not depend on memory is computed before the grid dependency: if the launch has one
+     * message, and this channel a unit of it for each worker or less, that is nearly everything. */
+    __device__ __forceinline__ void run()
     {
         uint64_t *const sent = &launch.own->sent[peer][index];
         cuda_received *const received = &launch.own->received[peer][index];
-        parts([&](const cuda_transfer &, const part &its) { turns += its.pieces; });
-        order_grid_wait();
+        part only = {};
+        parts([&](const cuda_transfer &, const part &its) {
+            turns += its.pieces;
+            only = its;
+        });
+        const bool is_small = transfers[1] == transfers[0] + 1 && only.units <= CUDA_WORKERS;
+        const cuda_transfer &transfer = exchange.transfers[transfers[0]];
+        const operands user = operands_of(transfer);
+        const spot at[1] = {user.template spot_of<false>(only.first + worker)};
+        order_grid_wait_after(at[0].ready() | (uint64_t)order_ready(slots));
         if (SENDS) {
             former = order_load_plain_u64(sent);
             credit_load();
@@ -312,7 +342,10 @@ struct channel {
         }
         failed = order_load_u32(&launch.control->failed);
         if (!is_control_warp()) {
-            work<SENDS>();
+            if (is_small)
+                piece_run(transfer, user, at, only.units, true);
+            else
+                work();
             order_block_arrive(ORDER_ROW);
             return;
         }
@@ -338,9 +371,9 @@ extern "C" __global__ void BOUNDS exchange(const __grid_constant__ cuda_exchange
     const int others = launch.launch.size - 1;
     const bool sends = chain < others;
     const int peer = sends ? chain : chain - others;
-    channel its(launch, chain, peer + (peer >= launch.launch.rank), index);
+    const int rank = peer + (peer >= launch.launch.rank);
     if (sends)
-        its.run<true>();
+        channel<true>(launch, chain, rank, index).run();
     else
-        its.run<false>();
+        channel<false>(launch, chain, rank, index).run();
 }
