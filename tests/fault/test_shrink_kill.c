@@ -48,19 +48,14 @@ static int check_last(const struct faults_rank *self, tutti_comm_t *shrunk, uint
     return good ? 0 : ranks_fail(ranks, rank, __FILE__, __LINE__, text);
 }
 
-/* Two CUDA ranks that become one are declined; else the new communicator works. */
+/* The new communicator works. */
 static int succeed(struct faults_rank *self, uint64_t members, uint64_t completed)
 {
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
     struct tutti_shrink_result result;
     tutti_comm_t *shrunk;
-    enum tutti_status status = shrink_without(self->comm, self->store, -1, &shrunk, &result);
-    if (device_is_cuda() && __builtin_popcountll(members) < 2) {
-        RANKS_CHECK(status == TUTTI_ERR_DECLINED);
-        return 0;
-    }
-    RANKS_CHECK(status == TUTTI_OK);
+    RANKS_CHECK(shrink_without(self->comm, self->store, -1, &shrunk, &result) == TUTTI_OK);
     RANKS_CHECK(shrink_is(&result, shrunk, rank, members));
     int failed = check_last(self, shrunk, completed, &result);
     if (failed)

@@ -327,7 +327,8 @@ template <bool SENDS> struct channel {
             turns += its.pieces;
             only = its;
         });
-        const bool is_small = transfers[1] == transfers[0] + 1 && only.units <= CUDA_WORKERS;
+        const bool is_small =
+            transfers[1] == transfers[0] + 1 && turns == 1 && only.units <= CUDA_WORKERS;
         const cuda_transfer &transfer = exchange.transfers[transfers[0]];
         const operands user = operands_of(transfer);
         const spot at[1] = {user.template spot_of<false>(only.first + worker)};
