@@ -404,7 +404,7 @@ static enum tutti_status records_take(struct tutti_comm *comm, struct workspace 
 
 static void ready_set(struct tutti_comm *comm)
 {
-    channel_settle(peers_ranks(comm->peers)->channel);
+    (void)channel_interrupt(peers_ranks(comm->peers)->channel, NULL);
     invariant(!comm->ready && comm->declined == TUTTI_OK && comm->group);
     comm->ready = true;
     POINT("comm.ready");

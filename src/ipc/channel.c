@@ -61,10 +61,14 @@ bool channel_peer_alive(struct channel *channel, int peer)
     return news != LINK_LEFT && news != LINK_ENDED;
 }
 
-void channel_settle(struct channel *channel)
+const struct interrupt *channel_interrupt(struct channel *channel,
+                                          const struct interrupt *interrupt)
 {
-    if (channel)
-        channel->interrupt = NULL;
+    if (!channel)
+        return NULL;
+    const struct interrupt *former = channel->interrupt;
+    channel->interrupt = interrupt;
+    return former;
 }
 
 static enum tutti_status peer_dead(const struct channel *channel, int peer)

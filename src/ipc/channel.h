@@ -39,7 +39,7 @@ struct channel_config {
     /* Why this rank cannot have a channel, with its message. Then no peer waits for it. */
     enum tutti_status local_status;
     int64_t timeout_ms;                /* of opening; negative never ends */
-    const struct interrupt *interrupt; /* of its waits, until channel_settle(); may be NULL */
+    const struct interrupt *interrupt; /* of its waits; may be NULL: channel_interrupt() */
 };
 
 /*
@@ -68,8 +68,9 @@ enum tutti_status channel_open(struct channel **channel, const struct channel_co
  */
 enum tutti_status channel_split(const struct channel *from, const int *ranks,
                                 const struct channel_config *config, struct channel **channel);
-/* Drops the interrupt. */
-void channel_settle(struct channel *channel);
+/* Sets the interrupt of its waits, or none by NULL. Returns the former one. Takes no channel. */
+const struct interrupt *channel_interrupt(struct channel *channel,
+                                          const struct interrupt *interrupt);
 /* Local; peers see it as this rank's death. Takes NULL, and the parent's channel in a child of
  * fork(). */
 void channel_close(struct channel *channel);

@@ -116,13 +116,25 @@ static void note(struct status_report *first, enum tutti_status status, int rank
         *first = status_report_make(status, rank);
 }
 
-enum tutti_status segments_exchange(const struct peers *peers, const int *fds, segments_map_fn *map,
+/* A peer that has failed, or knows of an abort, sends no descriptor. */
+static enum tutti_status ask_fault(void *context)
+{
+    struct peers *peers = context;
+    struct tutti_fault fault;
+    return peers_check(peers, peers->rank, false, &fault) ? peers_fail(peers, &fault) : TUTTI_OK;
+}
+
+enum tutti_status segments_exchange(struct peers *peers, const int *fds, segments_map_fn *map,
                                     void *context, int64_t deadline)
 {
+    const struct interrupt interrupt = {.ask = ask_fault, .context = peers};
     struct channel *channel = peers->ranks.channel;
+    const struct interrupt *const opening = channel_interrupt(channel, &interrupt);
     const struct rank_set remote = peers->ranks.remote;
     const int rank = peers->rank, own = fds[rank];
     struct status_report first = {.status = TUTTI_OK};
+    if (opening) /* nobody has failed an operation yet */
+        (void)channel_interrupt(channel, opening);
     for (int r = rank_set_next(remote, -1); r >= 0 && own >= 0; r = rank_set_next(remote, r)) {
         const enum tutti_status status =
             channel_send_fd(channel, r, own, deadline_left_ms(deadline));
@@ -144,5 +156,6 @@ enum tutti_status segments_exchange(const struct peers *peers, const int *fds, s
         if (is_remote)
             fd_drop(&fd);
     }
+    (void)channel_interrupt(channel, opening);
     return first.status == TUTTI_OK ? TUTTI_OK : status_report_error(&first, rank);
 }

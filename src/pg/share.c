@@ -3,6 +3,7 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/point.h"
 #include "ipc/segment.h"
 #include "peers/segments.h"
 #include "pg/pg.h"
@@ -175,6 +176,7 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
                                     int64_t timeout_ms, struct pg_view *views, int *failed_rank)
 {
     status = headers_exchange(share, status, bytes, timeout_ms);
+    POINT("share.headers");
     if (status == TUTTI_OK)
         status = new_attach(share, timeout_ms);
     *failed_rank = share->gather.blamed;
