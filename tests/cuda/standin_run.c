@@ -123,6 +123,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
             found->known.entry = entry;
             found->known.symm = strcmp(name, "symm") == 0;
             found->known.exchange = strcmp(name, "exchange") == 0;
+            found->known.varied = strncmp(name, "reduce_varied_", strlen("reduce_varied_")) == 0;
             found->known.probe = strcmp(name, "probe") == 0;
             found->known.stream_wait = strcmp(name, "stream_wait") == 0;
             found->next = library->kernels;
@@ -267,6 +268,11 @@ static void call_exchange(const void *kernel, const void *launch)
     ((void (*)(struct cuda_exchange))(uintptr_t)kernel)(*(const struct cuda_exchange *)launch);
 }
 
+static void call_varied(const void *kernel, const void *launch)
+{
+    ((void (*)(struct cuda_varied))(uintptr_t)kernel)(*(const struct cuda_varied *)launch);
+}
+
 static void call_symm(const void *kernel, const void *launch)
 {
     ((void (*)(struct cuda_symm_launch))(uintptr_t)kernel)(
@@ -294,6 +300,7 @@ static void lose_probe(struct cuda_launch *launch)
 static void run_operation(const struct work *work, struct emulated_launch *run)
 {
     struct cuda_exchange exchange = {.most = 0};
+    struct cuda_varied varied;
     struct cuda_launch launch = work->launch;
     const int last = launch.size - 1;
     if (work->function->slow)
@@ -314,6 +321,10 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
         exchange = work->exchange;
         run->call = call_exchange;
         run->argument = &exchange;
+    } else if (work->function->varied) {
+        varied = work->varied;
+        run->call = call_varied;
+        run->argument = &varied;
     }
     if (!emulator_run(run)) {
         order_store_release_u32(&launch.control->failed, 1);

@@ -473,6 +473,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         work.stream_wait = *(const struct cuda_stream_wait_launch *)parameters[0];
     else if (work.function->exchange)
         work.exchange = *(const struct cuda_exchange *)parameters[0];
+    else if (work.function->varied)
+        work.varied = *(const struct cuda_varied *)parameters[0];
     else
         work.launch = *(const struct cuda_launch *)parameters[0];
     pthread_mutex_lock(&standin_lock);

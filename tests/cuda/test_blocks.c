@@ -170,7 +170,7 @@ static int kernels(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(device_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
         RANKS_CHECK(operands_open(&self, ranks, rank, comm) == 0);
         for (int c = 0; c <= TUTTI_COLLECTIVE_SPLIT; c++) {
-            if (!cuda_kernel_serves(c) || coll_rows[c].peer == COLL_PARTNER)
+            if (!cuda_kernel_serves(c) || coll_rows[c].peer == COLL_PARTNER || coll_rows[c].varies)
                 continue;
             for (size_t b = 0; b < sizeof bytes / sizeof *bytes && !failed; b++)
                 failed = limits_check(&self, c, bytes[b] / sizeof(float) / (size_t)ranks->size,

@@ -6,6 +6,7 @@
  *
  * usage: test_order threads|processes
  */
+#include "device.h"
 #include "ranks.h"
 
 #include <stdio.h>
@@ -137,10 +138,14 @@ static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
     float *send = calloc(1, bytes), *recv = calloc(1, bytes);
     RANKS_CHECK(send && recv);
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
-    for (int i = 0; i < BEFORE; i++)
-        RANKS_CHECK(call_run(&d->right, comm, send, recv) == TUTTI_OK);
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < BEFORE && status == TUTTI_OK; i++)
+        status = call_run(&d->right, comm, send, recv);
+    /* On CUDA the fault of a rank that is ahead may come before this call is seen to have ended. */
+    RANKS_CHECK(status == TUTTI_OK || device_is_cuda());
     const bool is_victim = rank == context->victim;
-    enum tutti_status status = call_run(is_victim ? &d->wrong : &d->right, comm, send, recv);
+    if (status == TUTTI_OK)
+        status = call_run(is_victim ? &d->wrong : &d->right, comm, send, recv);
     if (status == TUTTI_OK) /* a rank whose part was done without the others */
         status = call_run(&d->right, comm, send, recv);
     if (status == TUTTI_OK)
@@ -181,9 +186,6 @@ int main(int argc, char **argv)
 {
     if (argc != 2)
         return 2;
-    const int skip = ranks_skip_cuda("rooted collectives are of CPU ranks");
-    if (skip)
-        return skip;
     const bool threads = strcmp(argv[1], "threads") == 0;
     int failures = 0;
     for (int i = 0; i < DISAGREEMENTS; i++) {

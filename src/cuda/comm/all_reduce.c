@@ -219,6 +219,73 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
     return ended(group, request, former, status);
 }
 
+/* A v-form that copies. */
+static enum tutti_status exchange(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    enum tutti_status status = cuda_operands_check(group, request, stream);
+    if (status == TUTTI_OK) {
+        const struct cuda_launch launch = launch_make(group, request, request->choice.algo);
+        request->signature = launch.signature;
+        request->parameter = launch.parameter;
+        status = cuda_exchange_collective(group, request, &launch, stream);
+    }
+    return ended(group, request, former, status);
+}
+
+/* Fills the blocks of a reduce-scatter whose blocks differ. Returns the bytes of the largest one.
+ */
+static size_t varied_fill(const struct request *request, struct cuda_varied *varied)
+{
+    struct cuda_launch *launch = &varied->launch;
+    const size_t components = request->bytes / request->element_bytes; /* of an element */
+    size_t starts[CUDA_RANKS], next = 0;
+    for (int r = 0; r < launch->size; r++)
+        starts[r] = coll_block_start(&request->send_blocks, r, &next);
+    launch->count = 0;
+    launch->moves = (struct cuda_moves){.sends = 0};
+    for (int p = 0; p < launch->size; p++) {
+        const int rank = launch->ranks[p];
+        varied->firsts[p] = starts[rank] * components;
+        varied->counts[p] = request->send_blocks.counts[rank] * components;
+        if (varied->counts[p] > launch->count)
+            launch->count = varied->counts[p];
+        if (varied->counts[p])
+            launch->moves.sends |= (uint8_t)(1 << p);
+    }
+    if (varied->counts[0])
+        launch->moves.receives = (uint8_t)((1 << launch->size) - 1);
+    return launch->count * request->element_bytes;
+}
+
+/* A reduce-scatter of blocks that differ. All ranks know all counts, so they have equal grids. */
+static enum tutti_status reduce_varied(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const struct choice_launch *choice = &request->choice.launch;
+    const uint64_t former = cuda_group_sequence(group);
+    enum tutti_status status = cuda_operands_check(group, request, stream);
+    if (status == TUTTI_OK) {
+        struct cuda_varied varied = {.launch = launch_make(group, request, request->choice.algo)};
+        const size_t block = (size_t)choice->workers * CUDA_LINE,
+                     blocks = (varied_fill(request, &varied) + block - 1) / block;
+        request->signature = varied.launch.signature;
+        request->parameter = varied.launch.parameter;
+        const struct cuda_task task = {
+            .function = group->kernels.functions[choice->kernel][request->dtype][choice->form],
+            .blocks = blocks < 1                ? 1
+                      : blocks < choice->blocks ? (unsigned)blocks
+                                                : choice->blocks,
+            .threads = choice->workers + CUDA_CONTROL_THREADS,
+            .launch = &varied.launch,
+            .request = request,
+        };
+        status = cuda_enqueue(group, stream, &task);
+    }
+    return ended(group, request, former, status);
+}
+
 /* An operation of a rank alone whose result has the bits of the input. A graph may capture it. */
 static enum tutti_status copy(void *opaque, struct request *request, tutti_stream_t stream)
 {
@@ -254,7 +321,8 @@ static enum tutti_status message(void *opaque, struct request *request, tutti_st
 
 static const struct algorithm messages = {.run = message};
 static const struct algorithm kernels = {.run = run}, barriers = {.run = barrier},
-                              staged_ones = {.run = staged}, copies = {.run = copy};
+                              staged_ones = {.run = staged}, copies = {.run = copy},
+                              exchanges = {.run = exchange}, varied_ones = {.run = reduce_varied};
 
 /* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, and a bool
  * may have any bits: these are reduced as on CPU. `algo` is what the call or strict mode asks for.
@@ -278,32 +346,77 @@ static void alone_choose(const struct cuda_group *group, const struct choice_cal
     };
 }
 
+/* Chooses for what the kernel of messages serves: messages, and v-forms that copy. Both ranks of a
+ * message cut it alike. So a call's limit, which lowers the number of channels in a v-form, is one
+ * on which the ranks must agree. */
+static enum tutti_status exchange_choose(const struct cuda_group *group,
+                                         const struct choice_call *call, struct choice *choice)
+{
+    const bool is_message = coll_rows[call->collective].peer == COLL_PARTNER;
+    const unsigned limit = (unsigned)call->max_blocks,
+                   chains = 2 * (unsigned)(group->launch.size - 1),
+                   least = is_message ? cuda_exchange_blocks(group, call->bytes) : chains;
+    const bool is_agreed = !is_message && limit && limit / chains < group->channels;
+    if (limit && limit < least)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: max_blocks %u, but %s, here %u: set max_blocks in the communicator's "
+                         "options",
+                         coll_rows[call->collective].call, limit,
+                         is_message ? "both ranks of a message need the same number of blocks"
+                                    : "a v-form needs a block to and one from each other rank",
+                         least);
+    *choice = (struct choice){
+        .run = is_message ? &messages : &exchanges,
+        .algo = TUTTI_ALGO_ONE_SHOT,
+        .launch = {.kernel = CUDA_EXCHANGE,
+                   .blocks = (uint16_t)(chains * (is_agreed ? limit / chains : group->channels)),
+                   .is_agreed = is_agreed},
+        .reason = "by the kernel of messages"};
+    return TUTTI_OK;
+}
+
+/* Chooses for a reduce-scatter of blocks that differ. */
+static void varied_choose(const struct cuda_group *group, const struct choice_call *call,
+                          struct choice *choice)
+{
+    const struct cuda_choice *usual = &group->plan.choices[CUDA_PLAN_ROWS + CUDA_REDUCE_VARIED];
+    const bool is_limited = call->max_blocks && call->max_blocks < usual->blocks;
+    const bool is_sum = call->op == OP_SUM &&
+                        cuda_kernel_has(&cuda_kernel_rows[CUDA_REDUCE_VARIED], group->plan.size,
+                                        false, dtype_component(call->dtype), CUDA_SUM);
+    *choice = (struct choice){
+        .run = &varied_ones,
+        .algo = TUTTI_ALGO_ONE_SHOT,
+        .launch = {.kernel = CUDA_REDUCE_VARIED,
+                   .form = is_sum ? CUDA_SUM : CUDA_ANY,
+                   .workers = usual->threads,
+                   .blocks = is_limited ? (uint16_t)call->max_blocks : usual->blocks,
+                   .is_agreed = is_limited},
+        .reason = "by the kernel of blocks that differ"};
+}
+
 /* Chooses for any collective except an all-reduce: by kernels that all links serve, else through
  * the hosts. */
 static enum tutti_status other_choose(const struct cuda_group *group,
                                       const struct choice_call *call, struct choice *choice)
 {
-    const bool is_message = coll_rows[call->collective].peer == COLL_PARTNER;
+    const struct coll *coll = &coll_rows[call->collective];
+    const bool is_message = coll->peer == COLL_PARTNER;
     *choice =
         (struct choice){.algo = TUTTI_ALGO_HOST_STAGED,
                         .reason = "through the hosts, since no kernel serves it on these links"};
     if (call->algo != TUTTI_ALGO_NONE && call->algo != TUTTI_ALGO_HOST_STAGED)
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: algorithm %s cannot be forced: pass TUTTI_ALGO_NONE",
-                         coll_rows[call->collective].call, tutti_algo_name(call->algo));
-    if (is_message && group->channels) {
-        const unsigned blocks = cuda_exchange_blocks(group, call->bytes);
-        if (call->max_blocks && (unsigned)call->max_blocks < blocks)
-            return error_set(TUTTI_ERR_INVALID,
-                             "%s: max_blocks %d, but both ranks of a message need the same number "
-                             "of blocks, here %u: set max_blocks in the communicator's options",
-                             coll_rows[call->collective].call, call->max_blocks, blocks);
-        *choice = (struct choice){
-            .run = &messages, .algo = TUTTI_ALGO_ONE_SHOT, .reason = "by the kernel of messages"};
+                         "%s: algorithm %s cannot be forced: pass TUTTI_ALGO_NONE", coll->call,
+                         tutti_algo_name(call->algo));
+    if ((is_message || coll->varies) && !coll->reduces && group->channels)
+        return exchange_choose(group, call, choice);
+    const bool has_kernels = cuda_has_kernels(group) && group->rules->paths.all;
+    if (coll->varies && coll->reduces && has_kernels && !group->on_host) {
+        varied_choose(group, call, choice);
         return TUTTI_OK;
     }
-    if (!is_message && cuda_has_kernels(group) && group->rules->paths.all &&
-        cuda_plan_serves(&group->plan, call)) {
+    if (!is_message && !coll->varies && has_kernels && cuda_plan_serves(&group->plan, call)) {
         choice->run = &kernels;
         choice->algo = TUTTI_ALGO_ONE_SHOT;
         const enum tutti_status status = cuda_plan_pick(&group->plan, call, TUTTI_ALGO_NONE, 0,

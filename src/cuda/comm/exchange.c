@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Messages by a kernel: cuda/kernels/exchange.h. */
+/* Messages and v-forms by a kernel: cuda/kernels/exchange.h. */
 #include "cuda/kernels/exchange.h"
 #include "base/error.h"
+#include "base/signature.h"
 #include "coll/request.h"
 #include "cuda/comm/group_internal.h"
 #include "cuda/pipe/messages.h"
@@ -121,4 +122,73 @@ enum tutti_status cuda_exchange_enqueue(struct cuda_group *group, struct request
     if (chains.order != few)
         free(chains.order);
     return status;
+}
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+/* The blocks of an operand by the rank that they go to, or come from. What does not travel is an
+ * empty block. */
+static void blocks_read(const struct request *request, bool is_send, int rank, int size,
+                        struct cuda_transfer *blocks)
+{
+    const struct coll *coll = &coll_rows[request->collective];
+    const struct coll_blocks *given = is_send ? &request->send_blocks : &request->recv_blocks;
+    const uintptr_t operand = is_send ? (uintptr_t)request->send : (uintptr_t)request->recv;
+    const bool has = coll_has(is_send ? coll->send : coll->recv, rank, request->peer);
+    const bool many = has && (is_send ? coll->send_all : coll->recv_all);
+    size_t next = 0;
+    for (int r = 0; r < size; r++) {
+        const bool moves = has && coll_has(is_send ? coll->recv : coll->send, r, request->peer);
+        const size_t start = many ? coll_block_start(given, r, &next) : 0;
+        const size_t count = !moves ? 0 : many ? given->counts[r] : request->count;
+        blocks[r] = (struct cuda_transfer){
+            .address = operand + start * request->bytes,
+            .bytes = count * request->bytes,
+            .signature = signature_set_count(request->signature, count),
+        };
+    }
+}
+
+/* Puts a transfer into each chain. Returns the number of blocks. The blocks that send also copy the
+ * own block, and are as many as that needs. */
+static unsigned blocks_fill(const struct request *request, struct cuda_exchange *exchange)
+{
+    const int rank = exchange->launch.rank, size = exchange->launch.size, others = size - 1;
+    struct cuda_transfer sent[CUDA_RANKS], received[CUDA_RANKS];
+    unsigned blocks = 0, copiers = 0;
+    blocks_read(request, true, rank, size, sent);
+    blocks_read(request, false, rank, size, received);
+    if (sent[rank].address != received[rank].address)
+        exchange->own = (struct cuda_own_block){sent[rank].address, received[rank].address,
+                                                received[rank].bytes};
+    if (exchange->own.bytes)
+        copiers = exchange_channels(exchange->own.bytes / (unsigned)others, exchange->most);
+    for (int c = 0; c <= EXCHANGE_CHAINS; c++)
+        exchange->begins[c] = (uint16_t)(c < 2 * others ? c : 2 * others);
+    for (int c = 0; c < 2 * others; c++) {
+        const int peer = c % others + (c % others >= rank);
+        exchange->transfers[c] = c < others ? sent[peer] : received[peer];
+        const unsigned channels = exchange_channels(exchange->transfers[c].bytes, exchange->most);
+        exchange->channels[c] = (uint8_t)(c < others && channels < copiers ? copiers : channels);
+        blocks += exchange->channels[c];
+    }
+    return blocks;
+}
+
+enum tutti_status cuda_exchange_collective(struct cuda_group *group, const struct request *request,
+                                           const struct cuda_launch *launch, tutti_stream_t stream)
+{
+    struct cuda_exchange exchange = {
+        .launch = *launch,
+        .most = (uint8_t)(request->choice.launch.blocks / (2 * (launch->size - 1))),
+        .numbered = 1,
+    };
+    const struct cuda_task task = {
+        .function = group->kernels.functions[CUDA_EXCHANGE][0][CUDA_ANY],
+        .blocks = blocks_fill(request, &exchange),
+        .threads = CUDA_THREADS,
+        .launch = &exchange.launch,
+        .request = request,
+    };
+    return cuda_enqueue(group, stream, &task);
 }

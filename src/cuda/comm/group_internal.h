@@ -252,6 +252,10 @@ unsigned cuda_exchange_blocks(const struct cuda_group *group, size_t bytes);
  * checked. Returns NO_MEMORY, CUDA. */
 enum tutti_status cuda_exchange_enqueue(struct cuda_group *group, struct request *const *requests,
                                         int count, tutti_stream_t stream);
+/* Enqueues a v-form that copies, whose choice has the blocks of all chains: a number of channels
+ * for each. Returns CUDA. */
+enum tutti_status cuda_exchange_collective(struct cuda_group *group, const struct request *request,
+                                           const struct cuda_launch *launch, tutti_stream_t stream);
 
 /* residency.c: limits all grids to what fits at once. Returns INVALID, CUDA. */
 enum tutti_status cuda_grids_limit(struct cuda_group *group);

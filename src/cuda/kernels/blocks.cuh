@@ -34,6 +34,16 @@ template <typename D, int WORDS> struct block_operands : operands<D, WORDS> {
         this->whole_recv = this->whole_recv && l.moves.recv_stride % (WORDS * 8) == 0;
     }
 
+    /* The units of the largest block; and of the p-th one, which has as many here. */
+    __device__ __forceinline__ uint64_t most_units() const
+    {
+        return this->units();
+    }
+    __device__ __forceinline__ uint64_t units_of(int, uint64_t most) const
+    {
+        return most;
+    }
+
     /* Loads unit `at` of each block that is sent: u[p] for the p-th peer. With bit 0 of `to` also
      * that of the own block. */
     template <int LEAVES>

@@ -22,6 +22,10 @@
  *
  * The control warp of a receiver also awaits and compares the headers.
  *
+ * A v-form is a launch with a message to each peer and one from each. It takes a number and sends
+ * headers as any operation of all ranks, and no rank ends it before all ranks have entered it,
+ * since empty blocks are messages too. A block's row keeps the former number until the block ends.
+ *
  * A rank that waits for a message, and finds that the peer has entered an operation of all ranks
  * which this rank has not entered, reports a mismatch: the launches of a rank run one after the
  * other, so the peer will not send before the operation ends.
@@ -39,12 +43,50 @@ constexpr int DEPTH = EXCHANGE_DEPTH, BATCH = EXCHANGE_BATCH, SLOTS = CUDA_MESSA
  * the next look is the last. */
 enum : uint64_t { WAIT_PEER_IS_AHEAD = 2 };
 
+/* The number of the last collective before this launch. */
+__device__ __forceinline__ uint64_t former_number(const cuda_launch &launch)
+{
+    return order_load_plain_u64(&launch.control->rows[blockIdx.x].sequence);
+}
+
+/* The number of this launch; 0: messages have none. */
+__device__ __forceinline__ uint64_t number_of(const cuda_exchange &exchange)
+{
+    return exchange.numbered ? former_number(exchange.launch) + 1 : 0;
+}
+
+/* The control warp of a collective's block announces the number, */
+__device__ __noinline__ void number_announce(const cuda_launch &launch)
+{
+    operation op;
+    op.sequence = former_number(launch) + 1;
+    if (blockIdx.x != 0)
+        return;
+    operation_announce(launch, op);
+    if (launch.marked)
+        operation_mark(launch, op);
+    operation_compare_former(launch, op.sequence);
+}
+
+/* and writes the next state when all threads of the block have ended. */
+__device__ __noinline__ void number_advance(const cuda_launch &launch)
+{
+    operation op;
+    op.sequence = former_number(launch) + 1;
+    op.buffers = order_load_plain(&launch.control->rows[blockIdx.x].buffers);
+    __syncwarp();
+    operation_advance(launch, op);
+}
+
 /* Looks at what may end a long wait for a message. As operation_keep_waiting(). */
-__device__ __noinline__ uint64_t keep_waiting(const cuda_launch &launch, int peer,
+__device__ __noinline__ uint64_t keep_waiting(const cuda_exchange &exchange, int peer,
                                               uint64_t signature, uint64_t start_ns)
 {
-    const uint64_t sequence = order_load_plain_u64(&launch.control->rows[0].sequence);
-    const uint64_t time_ns = operation_keep_waiting(launch, 0, peer, start_ns);
+    const cuda_launch &launch = exchange.launch;
+    const uint64_t sequence = former_number(launch);
+    const uint64_t time_ns = operation_keep_waiting(launch, number_of(exchange), peer, start_ns);
+    if (exchange.numbered)
+        return time_ns;
     if (start_ns == 0 || time_ns == 0)
         return time_ns & ~WAIT_PEER_IS_AHEAD;
     for (int parity = 0; parity < 2; parity++) {
@@ -58,6 +100,19 @@ __device__ __noinline__ uint64_t keep_waiting(const cuda_launch &launch, int pee
         return 0;
     }
     return time_ns;
+}
+
+/* The peer's message is another one than the rank expects. */
+__device__ __noinline__ void mismatch(const cuda_exchange &exchange, int peer, uint64_t expected,
+                                      uint64_t seen)
+{
+    const cuda_launch &launch = exchange.launch;
+    const uint64_t number = number_of(exchange);
+    const order_line header = order_load_line(&launch.own->headers[number & 1][peer]);
+    const bool has_entered = number && (uint32_t)(header.high >> 32) == (uint32_t)number;
+    operation_fail(launch, TUTTI_ERR_MISMATCH, peer, number,
+                   {expected, number ? launch.parameter : 0},
+                   {seen, has_entered ? header.high : 0});
 }
 
 /* One channel of a chain. After a failure threads pass all barriers and do nothing else. */
@@ -149,7 +204,7 @@ template <bool SENDS> struct channel {
         for (unsigned polls = 1; !poll(); polls++) {
             if (polls % ORDER_POLLS != 0)
                 continue;
-            start_ns = keep_waiting(launch, peer, signature, start_ns);
+            start_ns = keep_waiting(exchange, peer, signature, start_ns);
             if (start_ns == 0)
                 return false;
         }
@@ -292,8 +347,7 @@ template <bool SENDS> struct channel {
                  });
         if (failed || header.low == transfer.signature)
             return;
-        operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, {transfer.signature, 0},
-                       {header.low, 0});
+        mismatch(exchange, peer, transfer.signature, header.low);
         failed = 1;
     }
 
@@ -314,6 +368,27 @@ template <bool SENDS> struct channel {
                 order_block_arrive(ORDER_FENCED);
             }
         });
+    }
+
+    /* The worker's part of the own block, which all blocks that send copy. */
+    __device__ __forceinline__ void own_copy() const
+    {
+        const cuda_own_block &own = exchange.own;
+        const operands user((const void *)own.from, (void *)own.to, own.bytes);
+        uint64_t step = 0;
+        for (int c = 0; c < launch.size - 1; c++)
+            step += exchange.channels[c] * CUDA_WORKERS;
+        for (uint64_t at = blockIdx.x * CUDA_WORKERS + worker; at < user.units() && !failed;
+             at += DEPTH * step) {
+            unit<2> u[DEPTH];
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++)
+                u[d] = user.load(user.template spot_of<false>(at + d * step));
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++)
+                if (at + d * step < user.units())
+                    user.store(user.template spot_of<false>(at + d * step), u[d]);
+        }
     }
 
     /* What does not depend on memory is computed before the grid dependency: if the launch has one
@@ -347,10 +422,15 @@ template <bool SENDS> struct channel {
                 piece_run(transfer, user, at, only.units, true);
             else
                 work();
+            if (SENDS && exchange.own.bytes)
+                own_copy();
             order_block_arrive(ORDER_ROW);
             return;
         }
         order_grid_trigger();
+        const bool is_numbered = __all_sync(~0u, exchange.numbered && !failed);
+        if (is_numbered)
+            number_announce(launch);
         if (!SENDS)
             control();
         order_block_sync(ORDER_ROW); /* all have read the state */
@@ -358,6 +438,8 @@ template <bool SENDS> struct channel {
             order_store_plain_u64(sent, former + turns);
         if (!SENDS && lane == 0)
             order_store_plain(received, {former + turns, credit});
+        if (is_numbered)
+            number_advance(launch);
     }
 };
 

@@ -3,7 +3,8 @@
  * The arguments of exchange.cu, and how it cuts messages. All messages of a launch run at the same
  * time. Those in one direction with one peer form a chain and run one after the other. A message is
  * cut into parts, one for each of its channels. The cut depends on the message's size and on a
- * limit that all ranks have agreed on, so both ends cut alike. Compiles as C11 and as CUDA.
+ * limit that all ranks have agreed on, so both ends cut alike. A v-form is a message to and one
+ * from each peer, empty ones too. Compiles as C11 and as CUDA.
  */
 #ifndef TUTTI_CUDA_EXCHANGE_H
 #define TUTTI_CUDA_EXCHANGE_H
@@ -30,13 +31,20 @@ struct cuda_transfer {
     uint64_t signature; /* of the message; those of both ends are equal */
 };
 
+/* The rank's own block of a collective, which the blocks that send copy behind their messages. */
+struct cuda_own_block {
+    uint64_t from, to, bytes; /* 0 bytes: nothing to copy */
+};
+
 struct cuda_exchange {
     struct cuda_launch launch;
     /* By chain (cuda/pipe/messages.h): chain c has the transfers from begins[c] to begins[c + 1],
      * and channels[c] blocks. */
     uint16_t begins[EXCHANGE_CHAINS + 1];
     uint8_t channels[EXCHANGE_CHAINS];
-    uint8_t most; /* channels of a chain */
+    uint8_t most;     /* channels of a chain */
+    uint8_t numbered; /* a collective, which takes a number; messages take none */
+    struct cuda_own_block own;
     struct cuda_transfer transfers[EXCHANGE_TRANSFERS];
 };
 static_assert(sizeof(struct cuda_exchange) <= 4096, "the most that the arguments of a kernel take");

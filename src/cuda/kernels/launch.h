@@ -65,6 +65,13 @@ struct cuda_launch {
     };
 };
 
+/* A reduce-scatter of blocks of different lengths (reduce_varied.cu). `count` of the launch is the
+ * largest one. */
+struct cuda_varied {
+    struct cuda_launch launch;
+    uint64_t firsts[CUDA_RANKS], counts[CUDA_RANKS]; /* elements; of the block of ranks[p] */
+};
+
 /* The entry of ranks[] at leaf l of the tree. If the size is a power of two, that order differs
  * from the communicator's, but has the same pairs at every level, maybe swapped. The bits are the
  * same, since all operations commute. */

@@ -189,14 +189,14 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
     typedef pipe_turns<pipe> base;
     using base::from, base::launch, base::lane, base::op, base::piece, base::size, base::stride,
         base::to, base::well, base::width, base::worker;
-    const block_operands<typename KIND::dtype, 2> user;
-    const uint64_t units;
+    const typename KIND::operands user;
+    const uint64_t units;     /* of the largest block */
     const bool copies;        /* the own block */
     unit<2> u[DEPTH][LEAVES]; /* of the next piece; [0]: of the own block */
 
     __device__ __forceinline__ pipe(const cuda_launch &l)
         : base(l, KIND::size_of(l), block_targets(l), block_sources(l)), user(l),
-          units(user.units()), copies(KIND::copies_own(l))
+          units(user.most_units()), copies(KIND::copies_own(l))
     {
         base::loads = to || copies;
         base::cut(units, CUDA_COPY_BYTES / CUDA_LINE / (size - 1), DEPTH);
@@ -229,7 +229,8 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
                 if (!(to >> p & 1))
                     continue;
                 const unsigned offset = base::offset_of(q, d, launch.rank, launch.ranks[p]);
-                LINES::push(at < units, launch.peers[p], offset, u[d][p], q, op.flag);
+                LINES::push(at < user.units_of(p, units), launch.peers[p], offset, u[d][p], q,
+                            op.flag);
             }
             if (copies && at < units)
                 user.store_of(0, user.template spot_of<false>(at), u[d][0]);
@@ -244,7 +245,7 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
             unsigned char *const slots =
                 launch.own->copies[0][0] + base::offset_of(q, d, 0, CUDA_RANKS);
             order_line line[LEAVES];
-            if (at >= units || !well)
+            if (at >= user.units_of(0, units) || !well)
                 continue;
             const auto own = KIND::own_of(user, at);
             well = operation_await<true>(launch, op, slots, stride, size, from, line,

@@ -8,12 +8,14 @@
 
 #include "cuda/kernels/blocks.cuh"
 
-/* A KIND (blocks.cuh). SUM_OF: as of `reduction`. In place, a unit of the result lies where the
- * thread that writes it has read this rank's own unit. */
-template <typename D, int SUM_OF, int UNIT_WORDS> struct reduce_kind {
+/* A KIND (blocks.cuh). SUM_OF: as of `reduction`. OPERANDS: where the blocks lie. In place, a unit
+ * of the result lies where the thread that writes it has read this rank's own unit. */
+template <typename D, int SUM_OF, int UNIT_WORDS,
+          template <typename, int> typename OPERANDS = block_operands>
+struct reduce_kind {
     static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS, WORDS = UNIT_WORDS;
     typedef D dtype;
-    typedef block_operands<D, WORDS> operands;
+    typedef OPERANDS<D, WORDS> operands;
 
     static __device__ __forceinline__ int size_of(const cuda_launch &launch)
     {

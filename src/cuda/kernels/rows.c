@@ -16,7 +16,9 @@ enum {
              1 << TUTTI_COLLECTIVE_BROADCAST | 1 << TUTTI_COLLECTIVE_GATHER |
              1 << TUTTI_COLLECTIVE_SCATTER,
     REDUCTIONS = 1 << TUTTI_COLLECTIVE_REDUCE_SCATTER | 1 << TUTTI_COLLECTIVE_REDUCE,
-    MESSAGES = 1 << TUTTI_COLLECTIVE_SEND | 1 << TUTTI_COLLECTIVE_RECV,
+    MESSAGES = 1 << TUTTI_COLLECTIVE_SEND | 1 << TUTTI_COLLECTIVE_RECV |
+               1 << TUTTI_COLLECTIVE_ALL_GATHER_V | 1 << TUTTI_COLLECTIVE_ALL_TO_ALL_V |
+               1 << TUTTI_COLLECTIVE_GATHER_V | 1 << TUTTI_COLLECTIVE_SCATTER_V,
     REALS = (1 << DTYPE_REALS) - 1,
     FLOATS = (1 << (TUTTI_FLOAT8_E5M2 + 1)) - 1,
     /* Sums exist for these, and for 2, 3, 4 and 8 ranks. */
@@ -76,6 +78,9 @@ const struct cuda_kernel_row cuda_kernel_rows[CUDA_KERNELS] = {
     [CUDA_REDUCE_RELAYED] = {KERNEL(reduce_relayed, 1 << TUTTI_COLLECTIVE_REDUCE),
                              HAS(TWO_SHOT, REALS, SUM), USES(COPIES),
                              CUT(LINE, CUDA_BY_RANK, CUDA_WORKERS, CUDA_TILE_BLOCKS), .least = 3},
+    [CUDA_REDUCE_VARIED] = {KERNEL(reduce_varied, 1 << TUTTI_COLLECTIVE_REDUCE_SCATTER_V),
+                            HAS(NONE, REALS, SUM), USES(COPIES),
+                            CUT(LINE, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS)},
     /* All ranks of 8 in both directions: 8 channels each. */
     [CUDA_EXCHANGE] = {KERNEL(exchange, MESSAGES), HAS(NONE, 0, ANY), USES(MESSAGES),
                        .threads = CUDA_WORKERS, .blocks = 112},

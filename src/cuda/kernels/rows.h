@@ -30,6 +30,7 @@
     X(REDUCE_LINES, reduce_lines)                                                                  \
     X(REDUCE_PIPELINED, reduce_pipelined)                                                          \
     X(REDUCE_RELAYED, reduce_relayed)                                                              \
+    X(REDUCE_VARIED, reduce_varied)                                                                \
     X(EXCHANGE, exchange)                                                                          \
     X(BARRIER, barrier)                                                                            \
     X(SYMM, symm)                                                                                  \
