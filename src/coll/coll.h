@@ -71,6 +71,13 @@ static inline bool coll_varies(enum tutti_collective collective)
            coll_rows[collective].varies;
 }
 
+/* Whether all ranks of a v-form pass the same counts, whose hash is its parameter. */
+static inline bool coll_has_common_counts(enum tutti_collective collective)
+{
+    return coll_varies(collective) && !coll_rows[collective].peer &&
+           coll_rows[collective].send_all != coll_rows[collective].recv_all;
+}
+
 /* The blocks of an operand of a v-form: a count and a displacement for each rank, in elements.
  * displacements is NULL if each block follows the previous one. */
 struct coll_blocks {

@@ -27,8 +27,8 @@ static void signature_format(const struct tutti_signature *signature, char *text
         return;
     }
     const bool scaled = signature->op == TUTTI_PREMUL_SUM;
-    const bool varies = coll_varies(signature->collective);
-    const char *hashed = !varies ? "scalar" : scaled ? "counts and scalar" : "counts";
+    const bool counted = coll_has_common_counts(signature->collective);
+    const char *hashed = !counted ? "scalar" : scaled ? "counts and scalar" : "counts";
     char count[24] = "";
     if (signature->count != SIGNATURE_COUNT_VARIES)
         snprintf(count, sizeof count, "%" PRIu64 " ", signature->count);
@@ -45,7 +45,7 @@ static void signature_format(const struct tutti_signature *signature, char *text
         hash &= ~mask;
     if (!hash || length <= 0 || (size_t)length >= size)
         return;
-    if (!scaled && !varies)
+    if (!scaled && !counted)
         snprintf(text + length, size - (size_t)length, ", max_blocks %" PRIu32,
                  hash >> SIGNATURE_ROOT_BITS);
     else

@@ -92,7 +92,7 @@ void request_read_blocks(const struct tutti_comm *comm, const struct coll *coll,
     request->recv_blocks = args->recv_blocks;
     request->count = coll_own_count(coll, args, comm->rank);
     request->bytes = width;
-    if (coll->peer || coll->send_all == coll->recv_all)
+    if (!coll_has_common_counts(request->collective))
         return;
     for (int r = 0; r < comm->world_size; r++)
         request->parameter = signature_hash(blocks->counts[r] ^ (uint64_t)request->parameter << 32);
