@@ -30,10 +30,10 @@ struct tutti_call_options {
     uint64_t storage_offset; /* elements before send in its storage; used in strict mode only */
     /* On CUDA the most thread blocks of the operation's kernel, in a captured graph too. It only
      * lowers max_blocks of the communicator; 0: that one alone. Ignored on CPU. Each rank may have
-     * its own, but for the kernels two_shot_pipelined, copy_pipelined, mesh and ring, in which
-     * blocks of two ranks exchange data in pairs: with these, ranks that limit the grid to
-     * different numbers get MISMATCH, which names both. The plan in tutti_comm_describe() says
-     * which sizes they serve. */
+     * its own, but for the v-forms and the kernels two_shot_pipelined, copy_pipelined, mesh and
+     * ring, in which blocks of two ranks exchange data in pairs: with these, ranks that limit the
+     * grid to different numbers get MISMATCH, which names both. The plan in tutti_comm_describe()
+     * says which sizes they serve. A v-form that copies needs two blocks for each other rank. */
     int max_blocks;
 };
 
@@ -152,10 +152,10 @@ TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t coun
  * algorithm cannot be forced (INVALID). CPU ranks of a topology file (TUTTI_TOPOLOGY_FILE) of which
  * some two are not linked get DECLINED. Some ranks may call in place, others not.
  *
- * Among several ranks on CUDA all collectives but the v-forms, and messages, run by kernels where
- * every device reaches every other one. The v-forms, and these where devices do not or (messages)
- * where ranks that are threads share a device, go through the hosts, as an all-reduce does where
- * processes share a device: the stream copies pieces to the host, a thread of each rank runs the
+ * Among several ranks on CUDA all collectives and messages run by kernels where every device
+ * reaches every other one. Where devices do not, and (messages, v-forms that copy) where ranks that
+ * are threads share a device, they go through the hosts, as an all-reduce does where processes
+ * share a device: the stream copies pieces to the host, a thread of each rank runs the
  * collective there, and the stream copies the result back. The bits are those of CPU ranks in any
  * case. A call through the hosts cannot be captured (DECLINED), and needs a device whose streams
  * can wait for a word in memory (else DECLINED). Where ranks that are threads share a device, it
@@ -292,7 +292,8 @@ TUTTI_API enum tutti_status tutti_scatter_with(const void *send, void *recv, siz
  *
  * A block has the same length on the rank that sends it and on the rank that receives it, else
  * MISMATCH with both lengths. Displacements may differ. An empty block is sent as an empty message:
- * a rank of an all-gather, a reduce-scatter or an all-to-all waits for every other rank. Return
+ * a rank of an all-gather, a reduce-scatter or an all-to-all waits for every other rank. On CUDA
+ * a gather and a scatter do, too. A captured call keeps its counts and displacements. Return
  * what tutti_all_reduce() does. INVALID also if what a rank sends to itself has another length than
  * what it expects from itself.
  */

@@ -27,6 +27,7 @@ enum {
     ROOTED_PIECES = 10,
     V_PIECES = LAYOUT_WINDOW + 1,
     CUDA_MEMORY_BYTES = 4 << 20,
+    CUDA_BLOCK_BYTES = 160 << 10,
 };
 
 /* The operation passes these; those that are passed once a piece lie in several pieces. */
@@ -100,6 +101,9 @@ static const struct faults_point cuda_points[] = {
     {"call.enqueued", CALL_MESH, 1, PART_UNSURE},
     {"call.before", CALL_BARRIER, 1, PART_MISSING},
     {"call.before", CALL_SUBSET, 1, PART_MISSING},
+    {"call.before", CALL_TO_ALL_V, 1, PART_MISSING},
+    {"call.enqueued", CALL_TO_ALL_V, 1, PART_UNSURE},
+    {"call.before", CALL_SCATTER_V, 1, PART_MISSING},
 };
 
 enum {
@@ -282,8 +286,10 @@ static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective w
     const bool to_all =
         which == TUTTI_COLLECTIVE_BROADCAST || which == TUTTI_COLLECTIVE_ALL_GATHER_V;
     const bool varies = collectives[which].varies;
-    const size_t most = cpu_group_of(self->comm->peers)->areas.message_bytes[to_all] *
-                        (size_t)(varies ? V_PIECES : ROOTED_PIECES);
+    const size_t most = device_is_cuda()
+                            ? CUDA_BLOCK_BYTES
+                            : cpu_group_of(self->comm->peers)->areas.message_bytes[to_all] *
+                                  (size_t)(varies ? V_PIECES : ROOTED_PIECES);
     size_t counts[TUTTI_MAX_RANKS];
     for (size_t r = 0; r < TUTTI_MAX_RANKS; r++)
         counts[r] = most - (varies ? r : 0) - (self->wrong == WRONG_COUNT);

@@ -189,7 +189,9 @@ int main(int argc, char **argv)
     const bool threads = strcmp(argv[1], "threads") == 0;
     int failures = 0;
     for (int i = 0; i < DISAGREEMENTS; i++) {
-        const int size = 3 + i % 4 + 2 * (i == DISAGREEMENTS - 1);
+        int size = 3 + i % 4 + 2 * (i == DISAGREEMENTS - 1);
+        while (size > 2 && !ranks_fit(size))
+            size--;
         struct context context = {.disagreement = &disagreements[i]};
         for (context.victim = 0; context.victim < size; context.victim += 2) {
             struct ranks *ranks = ranks_create(size, threads ? 0 : size, 0);
