@@ -102,14 +102,19 @@ __device__ __noinline__ uint64_t keep_waiting(const cuda_exchange &exchange, int
     return time_ns;
 }
 
-/* The peer's message is another one than the rank expects. */
+/* The peer's message is another one than the rank expects. A peer in the same collective has pushed
+ * a header, too, which says more. A peer that sends a message has not. */
 __device__ __noinline__ void mismatch(const cuda_exchange &exchange, int peer, uint64_t expected,
                                       uint64_t seen)
 {
     const cuda_launch &launch = exchange.launch;
     const uint64_t number = number_of(exchange);
-    const order_line header = order_load_line(&launch.own->headers[number & 1][peer]);
-    const bool has_entered = number && (uint32_t)(header.high >> 32) == (uint32_t)number;
+    order_line header = {};
+    bool has_entered = false;
+    for (unsigned polls = 0; number && !has_entered && polls < 16 * ORDER_POLLS; polls++) {
+        header = order_load_line(&launch.own->headers[number & 1][peer]);
+        has_entered = (uint32_t)(header.high >> 32) == (uint32_t)number;
+    }
     operation_fail(launch, TUTTI_ERR_MISMATCH, peer, number,
                    {expected, number ? launch.parameter : 0},
                    {seen, has_entered ? header.high : 0});
