@@ -22,10 +22,6 @@
  *
  * The control warp of a receiver also awaits and compares the headers.
  *
- * A v-form is a launch with a message to each peer and one from each. It takes a number and sends
- * headers as any operation of all ranks, and no rank ends it before all ranks have entered it,
- * since empty blocks are messages too. A block's row keeps the former number until the block ends.
- *
  * A rank that waits for a message, and finds that the peer has entered an operation of all ranks
  * which this rank has not entered, reports a mismatch: the launches of a rank run one after the
  * other, so the peer will not send before the operation ends.
@@ -54,6 +50,12 @@ __device__ __forceinline__ uint64_t number_of(const cuda_exchange &exchange)
 {
     return exchange.numbered ? former_number(exchange.launch) + 1 : 0;
 }
+
+/*
+ * A v-form is a launch with a message to each peer and one from each. It takes a number and sends
+ * headers as any operation of all ranks, and no rank ends it before all ranks have entered it,
+ * since empty blocks are messages too. A block's row keeps the former number until the block ends.
+ */
 
 /* The control warp of a collective's block announces the number, */
 __device__ __noinline__ void number_announce(const cuda_launch &launch)
