@@ -29,6 +29,8 @@ for collective in all_gather all_to_all broadcast gather scatter; do
 done
 out '^send_recv, 2 ranks, bfloat16, a graph, microseconds$'
 out 'wrong elements: 0$'
+status 1 env CUDA_VISIBLE_DEVICES=0,1 scripts/gpu-bench --torch --quick
+out '^gpu-bench: train: no time left, or no PyTorch$'
 status 64 scripts/gpu-bench --collective
 err 'usage: scripts/gpu-bench'
 
