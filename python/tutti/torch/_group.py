@@ -57,7 +57,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._symmetric: tutti.SymmetricGroup | None = None
         self._cuda_comm: tutti.Communicator | None = None
         self._cuda_index = -1  # the device of _cuda_comm
-        self._cuda_events: list[Any] = []  # of works that are gone
+        self._cuda_streams: Any = None  # of _cuda_comm
         self._coalesced: list[Work] | None = None
         self._store = tutti.Store.wrap(store)
         self._timeout = timeout
@@ -215,8 +215,8 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- the short way: the work for other cases takes longer than a small operation
 
     def _short(self, opts: Any, kind: Any, *tensors: torch.Tensor) -> Any:
-        """The communicator and the stream of the usual call: its options are of this kind, its tensors dense, of one device,
-        and used as they are; on CPU it is synchronous. Else None."""
+        """The communicator, the stream and the work of the usual call: its options are of this kind, its tensors dense, of one
+        device, and used as they are; on CPU it is synchronous. Else None."""
         if type(opts) is not kind or profiler._is_profiler_enabled or opts.timeout > _ZERO:
             return None
         index = tensors[0].get_device()
@@ -226,19 +226,22 @@ class ProcessGroup(dist.ProcessGroup):
                     or tensor.get_device() != index or not tensor.data_ptr()):
                 return None
         if tensors[0].is_cuda:
-            return (self._cuda_comm, _cuda.stream_of(index)) if index == self._cuda_index else None
+            if index != self._cuda_index:
+                return None
+            if not opts.asyncOp:
+                return self._cuda_comm, self._cuda_streams.current(), FINISHED
+            work = _cuda.CudaWork(self._cuda_streams)
+            return self._cuda_comm, work.stream, work
         worker = self._worker
         if tensors[0].is_cpu and not opts.asyncOp and worker.submitted == worker.ended:
-            return self._comm, _NULL
+            return self._comm, _NULL, FINISHED
         return None
 
-    def _short_end(self, status: int, comm: tutti.Communicator, title: str, opts: Any, outputs: Any,
+    def _short_end(self, status: int, comm: tutti.Communicator, work: Any, title: str, outputs: Any,
                    kept: Any = None) -> Work | None:
         """None: the call takes the long way, on which errors of the caller have their texts."""
         if not status:
-            if not opts.asyncOp:
-                return FINISHED
-            return self._started(_cuda.CudaWork(self, title, outputs, self._cuda_index, kept), True)
+            return work if work is FINISHED else self._started(work.end(title, outputs, kept), True)
         if status == _ABORTED or (status not in (_CONCURRENT, _INVALID) and not self._is_destroyed):
             self._raise(status, comm)
         return None
@@ -254,7 +257,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._collective("all_reduce", device, calls, operands, tensors, tensors, opts, (operands, kept))
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, **more: Any) -> Work:
-        if type(opts) is _AllreduceOptions and not opts.asyncOp:
+        if type(opts) is _AllreduceOptions:
             # The short way of dist.all_reduce(), without calls in between.
             (tensor,), op, worker = tensors, _handle_of(hash(opts.reduceOp)), self._worker
             dtype, at = _real_value_of(tensor.dtype), 0
@@ -262,26 +265,28 @@ class ProcessGroup(dist.ProcessGroup):
                     and not profiler._is_profiler_enabled and opts.timeout <= _ZERO):
                 at = tensor.data_ptr()
             if at:
-                comm, stream = None, _NULL
+                comm, stream, work = None, _NULL, FINISHED
                 if tensor.is_cpu:
-                    if worker.submitted == worker.ended:
+                    if worker.submitted == worker.ended and not opts.asyncOp:
                         comm = self._comm
                 elif tensor.is_cuda and tensor.get_device() == self._cuda_index:
-                    comm, stream = self._cuda_comm, _cuda.stream_of(self._cuda_index)
+                    comm = self._cuda_comm
+                    if opts.asyncOp:
+                        work = _cuda.CudaWork(self._cuda_streams)
+                        stream = work.stream
+                    else:
+                        stream = self._cuda_streams.current()
                 if comm is not None:
                     at = _cast(_POINTER, at)
                     status = _all_reduce(at, at, tensor.numel(), dtype, op, comm._handle, stream, self._options)
                     if not status:
-                        return FINISHED
+                        if work is not FINISHED:
+                            work.end("all_reduce", tensors, None)
+                            if self._coalesced is not None:
+                                self._coalesced.append(work)
+                        return work
                     if status == _ABORTED or (status != _CONCURRENT and not self._is_destroyed):
                         self._raise(status, comm)
-        elif type(tensors) is list and len(tensors) == 1 and (found := self._short(opts, _AllreduceOptions, tensors[0])):
-            op, (comm, stream), tensor = _handle_of(hash(opts.reduceOp)), found, tensors[0]
-            if op is not None:
-                at = _cast(_POINTER, tensor.data_ptr())
-                status = _all_reduce(at, at, tensor.numel(), VALUES[tensor.dtype], op, comm._handle, stream, self._options)
-                if (work := self._short_end(status, comm, "all_reduce", opts, tensors)) is not None:
-                    return work
         opts = _options(c10d.AllreduceOptions, opts, timeout, reduceOp=more.get("op"))
         tensor, = tensors = _listed(tensors)
         if tensor.is_sparse:
@@ -316,12 +321,12 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
         tensor, = tensors = _listed(tensors)
         if found := self._short(opts, c10d.ReduceOptions, tensor):
-            handle, (comm, stream) = _handle_of(hash(opts.reduceOp)), found
+            handle, (comm, stream, ours) = _handle_of(hash(opts.reduceOp)), found
             if handle is not None:
                 at = _cast(_POINTER, tensor.data_ptr())
                 status = lib.tutti_reduce_with(at, at, tensor.numel(), VALUES[tensor.dtype], handle, opts.rootRank,
                                                comm._handle, stream, self._options)
-                if (work := self._short_end(status, comm, "reduce", opts, tensors)) is not None:
+                if (work := self._short_end(status, comm, ours, "reduce", tensors)) is not None:
                     return work
         opts = _rooted(c10d.ReduceOptions, opts, timeout, reduceOp=op)
         device = self._device("reduce", tensors)
@@ -353,6 +358,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
                                         opts: Any = None) -> Work:
+        """Functional collectives come here with one tensor."""
+        if len(outputs) == len(inputs) == 1:
+            return self.reduce_scatter_single(outputs[0], inputs[0], opts)
+        return self._reduce_scatter_singles(outputs, inputs, opts)
+
+    def _reduce_scatter_singles(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any) -> Work:
         device = self._device("reduce_scatter", [*outputs, *inputs])
         for output, given in zip(outputs, inputs):
             self._check_blocks(output, given)
@@ -363,14 +374,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
         if self._is_block(output, given) and (found := self._short(opts, c10d.ReduceScatterOptions, output, given)):
-            op, (comm, stream) = _handle_of(hash(opts.reduceOp)), found
+            op, (comm, stream, ours) = _handle_of(hash(opts.reduceOp)), found
             if op is not None:
                 status = lib.tutti_reduce_scatter_with(
                     _cast(_POINTER, given.data_ptr()), _cast(_POINTER, output.data_ptr()), output.numel(),
                     VALUES[output.dtype], op, comm._handle, stream, self._options)
-                if (work := self._short_end(status, comm, "reduce_scatter", opts, [output], given)) is not None:
+                if (work := self._short_end(status, comm, ours, "reduce_scatter", [output], given)) is not None:
                     return work
-        return self.reduce_scatter_single_coalesced([output], [given], opts)
+        return self._reduce_scatter_singles([output], [given], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -379,10 +390,10 @@ class ProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         tensor, = tensors = _listed(tensors)
         if found := self._short(opts, c10d.BroadcastOptions, tensor):
-            at, (comm, stream) = _cast(_POINTER, tensor.data_ptr()), found
+            at, (comm, stream, ours) = _cast(_POINTER, tensor.data_ptr()), found
             status = lib.tutti_broadcast_with(at, at, tensor.numel(), VALUES[tensor.dtype], opts.rootRank, comm._handle, stream,
                                               self._options)
-            if (work := self._short_end(status, comm, "broadcast", opts, tensors)) is not None:
+            if (work := self._short_end(status, comm, ours, "broadcast", tensors)) is not None:
                 return work
         opts = _rooted(c10d.BroadcastOptions, opts, timeout)
         device = self._device("broadcast", tensors)
@@ -419,6 +430,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
                                     opts: Any = None) -> Work:
+        """Functional collectives come here with one tensor."""
+        if len(outputs) == len(inputs) == 1:
+            return self.all_gather_single(outputs[0], inputs[0], opts)
+        return self._all_gather_singles(outputs, inputs, opts)
+
+    def _all_gather_singles(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any) -> Work:
         device = self._device("all_gather", [*outputs, *inputs])
         for output, given in zip(outputs, inputs):
             self._check_blocks(given, output)
@@ -429,13 +446,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work:
         if self._is_block(given, output) and (found := self._short(opts, c10d.AllgatherOptions, output, given)):
-            comm, stream = found
+            comm, stream, ours = found
             status = lib.tutti_all_gather_with(
                 _cast(_POINTER, given.data_ptr()), _cast(_POINTER, output.data_ptr()), given.numel(), VALUES[given.dtype],
                 comm._handle, stream, self._options)
-            if (work := self._short_end(status, comm, "all_gather", opts, [output], given)) is not None:
+            if (work := self._short_end(status, comm, ours, "all_gather", [output], given)) is not None:
                 return work
-        return self.all_gather_single_coalesced([output], [given], opts)
+        return self._all_gather_singles([output], [given], opts)
 
     _allgather_base = all_gather_single
 
@@ -485,11 +502,11 @@ class ProcessGroup(dist.ProcessGroup):
         """On CPU always messages, so that a rank may name equal sizes where another names none."""
         is_even = given.is_cuda and not output_splits and not input_splits and self._is_even(output, given)
         if is_even and (found := self._short(opts, c10d.AllToAllOptions, output, given)):
-            comm, stream = found
+            comm, stream, ours = found
             status = lib.tutti_all_to_all_with(
                 _cast(_POINTER, given.data_ptr()), _cast(_POINTER, output.data_ptr()), given.numel() // self._size,
                 VALUES[given.dtype], comm._handle, stream, self._options)
-            if (work := self._short_end(status, comm, "all_to_all", opts, [output], given)) is not None:
+            if (work := self._short_end(status, comm, ours, "all_to_all", [output], given)) is not None:
                 self._exchanges += 1
                 return work
         device = self._device("all_to_all", [output, given])

@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Callable
 
@@ -397,6 +398,125 @@ def sparse(r, of, finish, a):
     same(tensor.to_dense(), torch.stack([of(0) * 2 + 1, of(1), of(2)]))
 
 
+# ---- beside compute
+
+@case(60)
+def overlap(r):
+    """A long sum beside matrix products and sums of a second group, in one order on all ranks."""
+    r.start()
+    count = 16 << 20 if r.cuda else 1 << 16
+    second, size = dist.new_group([0, 1]), 2048 if r.cuda else 64
+    left = torch.randn(size, size, generator=torch.Generator().manual_seed(1)).to(r.device)
+    expected = left @ left
+    for asynchronous, context in r.ways():
+        with context:
+            for i in range(4):
+                tensor, small = r.late(r.tensor(count, r.rank + i)), r.late(r.tensor(1 << 18, r.rank))
+                third = r.late(r.tensor(1 << 18, r.rank + 5))
+                works = [dist.all_reduce(tensor, async_op=asynchronous)]
+                product = left @ left
+                for _ in range(3):
+                    works.append(dist.all_reduce(small, async_op=not asynchronous, group=second))
+                    product = left @ left
+                works.append(dist.broadcast(third, 1, async_op=asynchronous))
+                for work in works:
+                    if work is not None:
+                        work.wait()
+                same(small, (r.tensor(1 << 18, 0) * 2 + 1) * 4)
+                same(tensor, (r.tensor(count, 0) + i) * 2 + 1)
+                same(third, r.tensor(1 << 18, 6))
+                assert torch.equal(product, expected)
+
+
+@case(60)
+def freed(r):
+    """Tensors that the program drops while an operation uses them: the allocator must not give their memory to the current stream."""
+    r.start()
+    count, wholes = 1 << 20, []
+    for i in range(20):
+        given, whole = r.late(r.tensor(count, r.rank + i)), torch.zeros(2 * count, device=r.device)
+        work = dist.all_gather_into_tensor(whole, given, async_op=True)
+        wholes.append(whole)
+        if i % 2:
+            future = work.get_future()
+            del given, work
+            future.wait() if i % 4 == 1 else None
+        else:
+            del given
+            work.wait() if i % 4 == 0 else None
+            del work
+        torch.full((count,), -1.0, device=r.device)  # takes the memory of `given`, if that is free
+    dist.all_reduce(torch.zeros(1, device=r.device))  # behind all of them
+    for i, whole in enumerate(wholes):
+        same(whole, torch.cat([r.tensor(count, i), r.tensor(count, i + 1)]))
+
+
+@case(60)
+def works(r):
+    """What a work of an operation says before and after its end, and callbacks of its future."""
+    r.start()
+    store, tensor = r.store(), r.late(r.tensor(1000, r.rank))
+    dist.all_reduce(torch.zeros(1, device=r.device))
+    r.synchronize()
+    if r.rank == 1:
+        store.wait(["asked"], 20)
+    work = dist.all_reduce(tensor, async_op=True)
+    if r.rank == 0:
+        r.synchronize_current()
+        assert not work.is_completed()
+        with raises(tutti.TimeoutError):
+            work.wait(timedelta(milliseconds=20))
+        store.set("asked", "")
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    same(doubled.wait(), (r.tensor(1000, 0) * 2 + 1) * 2)
+    work.synchronize()
+    same(tensor, r.tensor(1000, 0) * 2 + 1)
+    r.synchronize()
+    assert work.is_completed() and work.is_success() and work.exception() is None
+    same(work.result()[0], tensor.cpu())
+
+
+@case(gpus=2, needs_cuda=True)
+def captured_works(r):
+    """Asynchronous operations in a capture: one that nobody waits for, and one that another stream waits for."""
+    r.start()
+    tensor, other = r.late(r.tensor(1000, r.rank)), torch.cuda.Stream()
+    found, eager = torch.zeros_like(tensor), tensor.clone()
+    dist.all_reduce(eager, async_op=True).wait()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.broadcast(tensor, 1, async_op=True)
+        work = dist.all_reduce(tensor, async_op=True)
+        with torch.cuda.stream(other):
+            work.wait()
+            found.copy_(tensor)
+        torch.cuda.current_stream().wait_stream(other)
+    for i in range(3):
+        tensor.fill_(r.rank + i)
+        graph.replay()
+        same(found, torch.full((1000,), 2. * (i + 1)))
+        dist.all_reduce(eager, async_op=True).wait()
+    same(eager, (r.tensor(1000, 0) * 2 + 1) * 8)
+
+
+@case(120)  # the compiler's import takes long
+def functional(r):
+    """Functional collectives, as they are and in a compiled function."""
+    import torch.distributed._functional_collectives as functional
+
+    world = r.start()
+
+    def run(tensor):
+        whole = functional.all_gather_tensor(functional.all_reduce(tensor, "sum", world) + 1, 0, world)
+        return functional.reduce_scatter_tensor(functional.broadcast(whole * 2, 1, world), "sum", 0, world)
+
+    expected = (r.tensor(1000, 0) * 2 + 2) * 4
+    for _, context in r.ways():
+        with context:
+            same(run(r.late(r.tensor(1000, r.rank))), expected)
+            same(torch.compile(run, backend="aot_eager")(r.late(r.tensor(1000, r.rank))), expected)
+
+
 # ---- training
 
 def _model(r, seed=0):
@@ -470,6 +590,23 @@ def fully_sharded(r):
             assert torch.allclose(found, (first + second) / 2, atol=1e-6), (found - (first + second) / 2).abs().max()
 
 
+@case(60)
+def tensor_parallel(r):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    r.start()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    whole, mesh = _model(r), init_device_mesh(r.device.type, (2,))
+    model = parallelize_module(_model(r), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    for step in range(3):
+        batch = _batch(r, step, 0)
+        expected = _gradients(whole, batch)
+        for mine, gradient in zip(_gradients(model, batch), expected):
+            found = mine.full_tensor() if hasattr(mine, "full_tensor") else mine
+            assert torch.allclose(found, gradient, atol=1e-6), (found - gradient).abs().max()
+
+
 # ---- faults
 
 @case()
@@ -539,23 +676,43 @@ def shrink(r):
 
 # ---- several backends
 
-@case()
-def composite(r):
-    """cuda:tutti beside cpu:gloo; before PyTorch 2.14 a group of tutti beside one of Gloo."""
-    name = "cpu:gloo,cuda:tutti" if r.cuda else "cpu:tutti,cuda:gloo"
-    if torch.__version__ < (2, 14):
-        with raises(ValueError, "2.14"):
+def _composite(name):
+    """Each device's tensors by its backend in one group; before PyTorch 2.14 by a group of tutti beside one of the other backend."""
+    def run(r):
+        other = name.replace("tutti", "").strip("cpuda:,")[:4]
+        ours = torch.device("cpu") if "cpu:tutti" in name else r.device
+        group = None
+        if torch.__version__ < (2, 14):
+            with raises(ValueError, "2.14"):
+                r.start(name)
+            dist.init_process_group(other, init_method=f"file://{r.folder}/{other}", rank=r.rank, world_size=2)
+            group = dist.new_group(backend="tutti")
+        else:
             r.start(name)
-        dist.init_process_group("gloo", init_method=f"file://{r.folder}/gloo", rank=r.rank, world_size=2)
-        group = dist.new_group(backend="tutti")
-    else:
-        group = r.start(name)
-    for device in {torch.device("cpu"), r.device}:
-        tensor = r.tensor(1000, r.rank).to(device)
-        dist.all_reduce(tensor, group=group if device == r.device else dist.group.WORLD)
-        same(tensor, r.tensor(1000, 0) * 2 + 1)
-        dist.broadcast(tensor.fill_(r.rank), 1, group=group if device == r.device else dist.group.WORLD)
-        same(tensor, torch.ones(1000))
+        for device in {torch.device("cpu"), r.device}:
+            own = group if device == ours else None
+            for asynchronous in False, True:
+                tensor, whole = r.tensor(1000, r.rank).to(device), torch.zeros(2000, device=device)
+                works = [dist.all_reduce(tensor, group=own, async_op=asynchronous),
+                         dist.all_gather_into_tensor(whole, tensor, group=own, async_op=asynchronous)]
+                for work in works if asynchronous else ():
+                    work.wait()
+                same(tensor, r.tensor(1000, 0) * 2 + 1)
+                same(whole, torch.cat([r.tensor(1000, 0) * 2 + 1] * 2))
+                dist.broadcast(tensor.fill_(r.rank), 1, group=own)
+                same(tensor, torch.ones(1000))
+
+    return run
+
+
+@case(60)
+def composite(r):
+    _composite("cpu:gloo,cuda:tutti" if r.cuda else "cpu:tutti,cuda:gloo")(r)
+
+
+@case(60, gpus=2, needs_cuda=True)
+def composite_nccl(r):
+    _composite("cpu:tutti,cuda:nccl")(r)
 
 
 # ---- memory

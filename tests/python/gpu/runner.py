@@ -69,6 +69,10 @@ class Rank:
         if self.cuda:
             torch.cuda.synchronize()
 
+    def synchronize_current(self):
+        if self.cuda:
+            torch.cuda.current_stream().synchronize()
+
     def until_raised(self, kind, call):
         """Calls until the exception: an operation on a stream has its fault after the call."""
         end = time.monotonic() + 20

@@ -12,7 +12,11 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 import traceback
+import types
+import weakref
+from datetime import timedelta
 
 SIZE = 2
 
@@ -22,6 +26,7 @@ try:
     from torch._C import _distributed_c10d as c10d
 
     import tutti
+    from tutti.torch import _cuda
 except ImportError as error:
     print("skipped:", error)
     sys.exit(77)
@@ -41,15 +46,18 @@ class Stream:
 
     known = {}
 
-    def __new__(cls, stream_id=None, device_index=None, device_type=None):
+    def __new__(cls, device=None, priority=0, stream_id=None, device_index=None, device_type=None):
         if stream_id is not None:
             return cls.known[stream_id]
         self = super().__new__(cls)
-        handle = ctypes.c_void_p()
-        call("cuStreamCreateWithPriority", ctypes.byref(handle), 1, 0)
-        self.handle = cls.known[handle.value] = handle
-        cls.known[handle.value] = self
+        self.handle, self.priority = ctypes.c_void_p(), priority
+        call("cuStreamCreateWithPriority", ctypes.byref(self.handle), 1, priority)
+        cls.known[self.cuda_stream] = self
         return self
+
+    @property
+    def cuda_stream(self):
+        return self.handle.value
 
     @property
     def device(self):
@@ -144,6 +152,7 @@ def enter(rank, library):
     torch.cuda.current_stream = lambda device=None: current
     torch.cuda.device = lambda device: contextlib.nullcontext()
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
+    torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(multi_processor_count=16)
     torch.cuda.Stream, torch.cuda.Event, torch.cuda.stream = Stream, Event, on
 
 
@@ -285,6 +294,30 @@ def capture(case, rank):
         check()
 
 
+def captured_works(rank):
+    """In a capture an asynchronous operation is on the current stream. One that nobody waits for leaves no stream unjoined; one
+    that another stream of the capture waits for is before what follows there."""
+    tensor, found, graph, replay = put(of(5, rank)), put(torch.zeros(5)), ctypes.c_void_p(), ctypes.c_void_p()
+    other, event = Stream(), Event()
+    with on(Stream()):
+        call("cuStreamBeginCapture_v2", current.handle, 2)
+        dist.broadcast(tensor, 1, async_op=True)
+        work = dist.all_reduce(tensor, async_op=True)
+        assert launched_on() is current and work.is_completed()
+        with on(other):
+            work.wait()
+            call("cuMemcpyAsync", ctypes.c_uint64(found.data_ptr()), ctypes.c_uint64(tensor.data_ptr()),
+                 ctypes.c_size_t(20), other.handle)
+        event.record(other)
+        event.wait(current)
+        call("cuStreamEndCapture", current.handle, ctypes.byref(graph))
+        call("cuGraphInstantiateWithFlags", ctypes.byref(replay), graph, ctypes.c_uint64(0))
+        for i in 1, 2:
+            call("cuGraphLaunch", replay, current.handle)
+            same(found, of(5, 1) * 2 ** i)
+        work.wait()
+
+
 def refuse(case, rank, kind, text):
     start, _ = case(rank, 300)
     graph = ctypes.c_void_p()
@@ -304,16 +337,125 @@ def message(rank, count):
     return lambda a: dist.isend(tensor, 1 - rank), None
 
 
+def launched_on():
+    """The stream of the last kernel."""
+    launches = ctypes.create_string_buffer(1 << 16)  # of struct standin_launch: a name of 64 bytes, the stream, and more
+    assert cuda.standin_launches(launches, ctypes.c_size_t(1)) >= 1
+    return Stream.known[ctypes.c_void_p.from_buffer(launches, 64).value]
+
+
+def streams(rank):
+    """Synchronous operations are on the current stream, asynchronous ones on one of the group, which has a high priority."""
+    tensor, seen = put(of(5, rank)), []
+    for asynchronous in False, True, True:
+        for context in contextlib.nullcontext(), on(Stream()):
+            with context:
+                cuda.standin_forget()
+                work = dist.all_reduce(tensor, async_op=asynchronous)
+                found = launched_on()
+                assert asynchronous != (found is current)
+                if asynchronous:
+                    seen.append(found)
+                    work.wait()
+    assert len(set(seen)) == 1 and seen[0].priority < 0, seen
+
+
+def overlap(rank, store):
+    """While an asynchronous operation waits for a rank, the current stream goes on. What it uses lives until a wait, or, of a work
+    that is gone, until its end."""
+    whole, options = put(torch.zeros(10)), c10d.BarrierOptions()
+    options.device = torch.device("cuda", rank)
+    for is_gone in False, True:
+        given = put(of(5, rank))
+        alive = weakref.ref(given)
+        if rank:
+            store.wait([f"goes on {is_gone}"])
+        work = dist.all_gather_into_tensor(whole, given, async_op=True)
+        del given
+        current.synchronize()
+        if rank == 0:
+            assert not work.is_completed() and not work.is_success()
+            with_raised(tutti.TimeoutError, lambda: work.wait(timedelta(milliseconds=20)))
+        if is_gone:
+            del work
+        assert alive() is not None or rank
+        store.set(f"goes on {is_gone}", "")
+        dist.group.WORLD.barrier(options)
+        if not is_gone:
+            work.wait()
+            assert work.is_success() and work.exception() is None
+        else:
+            dist.all_reduce(whole[:0], async_op=True).wait()
+        assert alive() is None
+        same(whole, torch.cat([of(5, 0), of(5, 1)]))
+
+
+def with_raised(kind, function):
+    try:
+        function()
+    except kind:
+        return
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def groups(rank):
+    """Operations of two groups run in the order of their calls, unless all their blocks fit; in one group the library sees to it."""
+    tensor, world, other = put(of(5, rank)), dist.group.WORLD, dist.new_group()
+    dist.all_reduce(tensor, group=other)
+    for device in world._cuda_streams.device, limited(rank):
+        for group in world, other:
+            group._cuda_streams.device = device
+        for group, asynchronous in (other, False), (world, False), (world, True):
+            dist.all_reduce(tensor, async_op=asynchronous, group=group)
+        found = []
+        for group, asynchronous in (world, True), (other, False), (other, False), (other, True), (world, True):
+            cuda.standin_forget()
+            dist.all_reduce(tensor, async_op=asynchronous, group=group)
+            found.append(cuda.standin_calls(b"cuStreamWaitEvent"))
+        assert found == ([1, 0, 0, 2, 1] if device._blocks == 16 else [1, 1, 0, 2, 2]), found
+    current.synchronize()
+
+
+def limited(rank):
+    """The device of two groups that fit, of which a third one would not."""
+    os.environ["TUTTI_MAX_BLOCKS"] = "8"
+    found, more = _cuda.Device(rank), _cuda.Device(rank)
+    for side in 1, 2:
+        found.add(side)
+        more.add(side)
+    more.add(3)
+    assert more._is_ordered and not found._is_ordered
+    del os.environ["TUTTI_MAX_BLOCKS"]
+    return found
+
+
+def functional(rank):
+    """What functional collectives call for one tensor takes the short way, too."""
+    group, whole, given = dist.group.WORLD, put(torch.zeros(10)), put(of(5, rank))
+    collective, group._collective = group._collective, None
+    group.allreduce([given], c10d.AllreduceOptions()).wait()
+    group.allgather_into_tensor_coalesced([whole], [given], c10d.AllgatherOptions()).wait()
+    same(whole, torch.cat([of(5, 0) + of(5, 1)] * 2))
+    group.reduce_scatter_tensor_coalesced([given], [whole], c10d.ReduceScatterOptions()).wait()
+    same(given, 2 * (of(5, 0) + of(5, 1)))
+    group._collective = collective
+
+
 def events(rank):
-    """Works that are gone leave their events to later ones."""
+    """An asynchronous operation makes no event, no stream and no thread, also if nobody waits for it."""
     tensor = put(of(5, rank))
     for i in range(20):
         if i == 10:
-            made = Event.made
+            made, threads = Event.made, threading.active_count()
+            cuda.standin_forget()
         dist.broadcast(tensor, 0, async_op=True)
         dist.all_reduce(tensor, async_op=True).wait()
+        current.synchronize()
     assert Event.made == made, (Event.made, made)
-    current.synchronize()
+    assert threading.active_count() == threads
+    for name in b"cuEventCreate", b"cuStreamCreateWithPriority", b"cuMemAlloc", b"cuMemHostAlloc":
+        assert cuda.standin_calls(name) == 0, name
+    assert cuda.standin_calls(b"cuStreamWaitEvent") == 2 * 10 + 10  # a fork each, and a wait
 
 
 def main(rank, folder, library):
@@ -330,8 +472,13 @@ def main(rank, folder, library):
                     raise
     for case in CAPTURED:
         capture(case, rank)
+    captured_works(rank)
     refuse(message, rank, tutti.InvalidError, "captured")
+    streams(rank)
+    functional(rank)
     events(rank)
+    overlap(rank, dist.distributed_c10d._get_default_store())
+    groups(rank)
     dist.destroy_process_group()
 
 
