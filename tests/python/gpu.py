@@ -6,7 +6,7 @@ usage: gpu.py [--wheels FOLDER] [--device cuda|cpu] [--seconds N] [--json FILE] 
 
 --wheels   unpacks the wheels of this folder in front of PYTHONPATH: tutti's, and those of cffi and pytest
 --device   cpu: the cases on CPU tensors, to test this program; those that need CUDA are skipped
---seconds  limit of the run: 250. A case that is not reached in time counts as failed
+--seconds  limit of the run: 400. A case that is not reached in time counts as failed
 --json     the benchmark's results
 TEXT       only cases whose names contain a TEXT
 
@@ -69,7 +69,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--seconds", type=float, default=250)
+    parser.add_argument("--seconds", type=float, default=400)
     parser.add_argument("--json")
     parser.add_argument("texts", nargs="*")
     given = parser.parse_args()

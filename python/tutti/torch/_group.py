@@ -257,7 +257,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._collective("all_reduce", device, calls, operands, tensors, tensors, opts, (operands, kept))
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, **more: Any) -> Work:
-        if type(opts) is _AllreduceOptions:
+        if type(opts) is _AllreduceOptions and type(tensors) is list:
             # The short way of dist.all_reduce(), without calls in between.
             (tensor,), op, worker = tensors, _handle_of(hash(opts.reduceOp)), self._worker
             dtype, at = _real_value_of(tensor.dtype), 0

@@ -360,6 +360,24 @@ def streams(rank):
     assert len(set(seen)) == 1 and seen[0].priority < 0, seen
 
 
+def coalesced(rank):
+    """Operations of one work, of one kernel each, and messages on two streams of one communicator."""
+    tensors = [put(of(count, rank)) for count in (5, 3000)]
+    with dist._coalescing_manager(device=torch.device("cuda", rank), async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    assert launched_on().priority < 0
+    manager.wait()
+    for tensor in tensors:
+        same(tensor, of(len(tensor), 0) + of(len(tensor), 1))
+    exchanges = [all_to_all_uneven(rank, 3000) for _ in range(4)]
+    for i, (start, _) in enumerate(exchanges):
+        work = start(i % 2 == 1)
+    work.wait()
+    for _, check in exchanges:
+        check()
+
+
 def overlap(rank, store):
     """While an asynchronous operation waits for a rank, the current stream goes on. What it uses lives until a wait, or, of a work
     that is gone, until its end."""
@@ -476,6 +494,7 @@ def main(rank, folder, library):
     refuse(message, rank, tutti.InvalidError, "captured")
     streams(rank)
     functional(rank)
+    coalesced(rank)
     events(rank)
     overlap(rank, dist.distributed_c10d._get_default_store())
     groups(rank)
