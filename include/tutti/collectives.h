@@ -15,6 +15,11 @@ enum tutti_call_flags {
     /* Copy, also where the operands are symmetric memory. The flag of any rank applies to all; with
      * a root and in messages, to the data that go from this rank or to it. */
     TUTTI_CALL_NO_ZERO_COPY = 1,
+    /* On CUDA: move the blocks by the devices' copy engines, so that multiprocessors stay free for
+     * compute. For tutti_all_gather(), tutti_all_to_all(), tutti_broadcast(), tutti_gather() and
+     * tutti_scatter(), which say at tutti_all_gather() what the operands must be. Equal on all
+     * ranks. Where it cannot hold the call is refused; a kernel never takes its place. */
+    TUTTI_CALL_COPY_ENGINE = 2,
 };
 
 /* Zero is the default of each field. */
@@ -165,6 +170,24 @@ TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t coun
  * Above 4 KiB (8 KiB if ranks share cores) a rank reads the others' send without a copy if it is
  * symmetric memory on all ranks, or if the ranks are threads of one process. An all-to-all that is
  * in place on any rank is copied. Return what tutti_all_reduce() does.
+ *
+ * *Copy engines.* With TUTTI_CALL_COPY_ENGINE each rank has its device's copy engines copy its
+ * blocks into the other ranks' recv. All ranks pass recv, in a gather too. It lies at the same
+ * offset of one allocation of tutti_symm_alloc() on the device, after its rendezvous, of a group
+ * with the ranks of the communicator in the same order. send is any memory of the device. One warp
+ * of the device waits, before the copies, until all ranks' streams have come to the call, and one
+ * behind them until all copies are done. What stays on a device, the own block out of place and all
+ * blocks among ranks that share the device, its driver may copy by multiprocessors. For blocks of
+ * about 4 MiB and more; smaller ones are allowed, but a kernel is faster. The blocks of a broadcast
+ * or scatter leave from the root alone. A communicator makes up to 3 streams at its first such
+ * call.
+ *
+ * The flag is refused with INVALID (recv is not such memory; another collective; an all-to-all in
+ * place; a CPU communicator) and with DECLINED (some two devices do not reach each other, or
+ * processes share one). Ranks whose offsets differ, or of which only some set the flag, get
+ * MISMATCH. Copies cannot be taken back: they also run after a fault, and in a graph that is
+ * launched after the communicator's end. Then they write to recv of ranks that have not made the
+ * call, so after a fault recv is undefined on these, too.
  */
 
 /*

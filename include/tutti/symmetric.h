@@ -16,7 +16,8 @@ extern "C" {
  * ranks' CUDA devices, which each of them maps. The ranks are processes of one machine, threads of
  * one process, or both. The memory has no name in any file system: it travels as a descriptor, and
  * the kernel frees it when its last user ends. Collectives take it as operands, in host memory
- * without a copy (see TUTTI_CALL_NO_ZERO_COPY).
+ * without a copy (see TUTTI_CALL_NO_ZERO_COPY), on CUDA also by copy engines (see
+ * TUTTI_CALL_COPY_ENGINE).
  *
  * The default time-out is 600 s, unless TUTTI_TIMEOUT_MS was set when the group was registered. No
  * other call may use a buffer while it is freed. A child of fork() does not inherit the memory: its

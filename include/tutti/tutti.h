@@ -220,7 +220,8 @@ TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
     X(TWO_SHOT, 2, "two_shot")                                                                     \
     X(HYBRID_CUBE_MESH, 3, "hybrid_cube_mesh")                                                     \
     X(RING, 8, "ring")                                                                             \
-    X(HOST_STAGED, 9, "host_staged")
+    X(HOST_STAGED, 9, "host_staged")                                                               \
+    X(COPY_ENGINE, 10, "copy_engine")
 
 /*
  * All-reduce takes the first of these that names an algorithm: options->algo of the call; the
@@ -245,6 +246,7 @@ TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
  *   everything through memory of the host. It is the measured choice if two devices do not reach
  *   each other's memory, or if a test pattern from one to the other does not arrive within 2 s.
  *   Where processes share a device (TUTTI_ALLOW_OVERLAPPING_DEVICES), a thread of each rank runs it
+ * - TUTTI_ALGO_COPY_ENGINE: only in reports, of calls with TUTTI_CALL_COPY_ENGINE
  */
 enum tutti_algo {
 #define TUTTI_ALGO_ENUM(name, value, text) TUTTI_ALGO_##name = value,
@@ -579,8 +581,9 @@ struct tutti_signature {
     tutti_op_t op; /* a constant; TUTTI_PREMUL_SUM for a created one */
     enum tutti_algo algo;
     uint64_t count; /* of a v-form: the block between the two; 2^43 - 1: not known */
-    /* Hash of the scalar, the counts or the subset of ranks; 0: none. A root adds 1 + its rank, and
-     * a limit of blocks on which ranks must agree is in the upper 16 bits. */
+    /* Hash of the scalar, the counts, the subset of ranks, or with copy engines the place of recv;
+     * 0: none. A root adds 1 + its rank, and a limit of blocks on which ranks must agree is in the
+     * upper 16 bits. */
     uint32_t parameter;
 };
 

@@ -18,7 +18,7 @@ call_collect(struct call_set *set, struct tutti_comm *comm, enum tutti_collectiv
         return status;
     args.op = args.op ? op_known(args.op) : NULL;
     if (given)
-        status = call_options_read(comm, given, call, &options);
+        status = call_options_read(comm, which, given, call, &options);
     if (status == TUTTI_OK)
         status = request_make(comm, which, &args, stream, &options,
                               coll_rows[which].peer == COLL_PARTNER ? -1 : comm->rank, &request);
@@ -41,7 +41,7 @@ public_call(struct tutti_comm *comm, enum tutti_collective which, struct coll_ar
         return call_refuse_entry(comm, call);
     args->op = args->op ? op_known(args->op) : NULL;
     if (given)
-        status = call_options_read(comm, given, call, &options);
+        status = call_options_read(comm, which, given, call, &options);
     status = status == TUTTI_OK ? call_run(comm, which, args, stream, &options)
                                 : call_refused_args(comm, which, args, status);
     call_leave(comm);
@@ -208,7 +208,7 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
         return error_set(TUTTI_ERR_INVALID, "%s: algo is NULL", call);
     enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
     if (status == TUTTI_OK && given)
-        status = call_options_read(comm, given, call, &options);
+        status = call_options_read(comm, TUTTI_COLLECTIVE_ALL_REDUCE, given, call, &options);
     if (status != TUTTI_OK)
         return status;
     const struct coll *coll = &coll_rows[TUTTI_COLLECTIVE_ALL_REDUCE];

@@ -43,7 +43,8 @@ struct choice_call {
     enum op_kind op;
     uintptr_t operands; /* the addresses of both, by bitwise or, for their alignment */
     uint64_t storage_offset_bytes;
-    int max_blocks; /* CUDA: of the call; 0: no limit */
+    int max_blocks;   /* CUDA: of the call; 0: no limit */
+    bool copy_engine; /* CUDA: TUTTI_CALL_COPY_ENGINE */
 };
 
 /* CUDA: a kernel, which of its functions, and the grid. */

@@ -78,6 +78,14 @@ static inline bool coll_has_common_counts(enum tutti_collective collective)
            coll_rows[collective].send_all != coll_rows[collective].recv_all;
 }
 
+/* Whether a collective of all ranks only moves blocks, of one length. */
+static inline bool coll_moves(enum tutti_collective collective)
+{
+    const struct coll *coll = &coll_rows[collective];
+    return (coll->send_all || coll->recv_all || coll->peer == COLL_ROOT) && !coll->reduces &&
+           !coll->varies && collective != TUTTI_COLLECTIVE_SPLIT;
+}
+
 /* The blocks of an operand of a v-form: a count and a displacement for each rank, in elements.
  * displacements is NULL if each block follows the previous one. */
 struct coll_blocks {

@@ -28,7 +28,11 @@ static void signature_format(const struct tutti_signature *signature, char *text
     }
     const bool scaled = signature->op == TUTTI_PREMUL_SUM;
     const bool counted = coll_has_common_counts(signature->collective);
-    const char *hashed = !counted ? "scalar" : scaled ? "counts and scalar" : "counts";
+    const bool by_engines = signature->algo == TUTTI_ALGO_COPY_ENGINE;
+    const char *hashed = by_engines ? "place of recv"
+                         : !counted ? "scalar"
+                         : scaled   ? "counts and scalar"
+                                    : "counts";
     char count[24] = "";
     if (signature->count != SIGNATURE_COUNT_VARIES)
         snprintf(count, sizeof count, "%" PRIu64 " ", signature->count);
@@ -45,7 +49,7 @@ static void signature_format(const struct tutti_signature *signature, char *text
         hash &= ~mask;
     if (!hash || length <= 0 || (size_t)length >= size)
         return;
-    if (!scaled && !counted)
+    if (!scaled && !counted && !by_engines)
         snprintf(text + length, size - (size_t)length, ", max_blocks %" PRIu32,
                  hash >> SIGNATURE_ROOT_BITS);
     else

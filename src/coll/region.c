@@ -115,11 +115,23 @@ struct region *region_lookup(const void *pointer, size_t bytes)
     return NULL;
 }
 
-const struct region *region_find(const void *pointer, size_t bytes)
+static const struct region *find_mapped(const void *pointer, size_t bytes, bool on_device)
 {
     const struct region *region = region_lookup(pointer, bytes);
     /* Y4a pairs Y4, at the end of the rendezvous: all addresses are visible. */
-    return region && region->ordinal < 0 && order_load_acquire_u32(&region->ready) ? region : NULL;
+    return region && (region->ordinal >= 0) == on_device && order_load_acquire_u32(&region->ready)
+               ? region
+               : NULL;
+}
+
+const struct region *region_find(const void *pointer, size_t bytes)
+{
+    return find_mapped(pointer, bytes, false);
+}
+
+const struct region *region_find_device_memory(const void *pointer, size_t bytes)
+{
+    return find_mapped(pointer, bytes, true);
 }
 
 bool region_find_on_device(const void *pointer, int *ordinal)

@@ -42,8 +42,9 @@ struct region *region_of_group(const void *symm_group);
 /* Returns the region that holds [pointer, pointer + bytes), NULL if none does. Takes no lock. Costs
  * one load if the process has no region. */
 struct region *region_lookup(const void *pointer, size_t bytes);
-/* The same, for a region in the host's memory that all ranks have mapped. */
+/* The same, for a region that all ranks have mapped: in the host's memory, in a device's. */
 const struct region *region_find(const void *pointer, size_t bytes);
+const struct region *region_find_device_memory(const void *pointer, size_t bytes);
 
 /* The regions in devices' memory, those of the parent before fork() included. */
 extern uint32_t region_device_count;

@@ -23,19 +23,42 @@ enum tutti_status call_refuse_entry(struct tutti_comm *comm, const char *call)
                      call, comm->name);
 }
 
-enum tutti_status call_options_read(const struct tutti_comm *comm,
+/* What can be said of TUTTI_CALL_COPY_ENGINE without the operands. */
+static enum tutti_status copy_engine_check(const struct tutti_comm *comm,
+                                           enum tutti_collective which, const char *call)
+{
+    if (!comm->backend->enqueues)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: TUTTI_CALL_COPY_ENGINE: a CPU communicator has no copy engines: "
+                         "leave the flag out",
+                         call);
+    if (!coll_moves(which))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: TUTTI_CALL_COPY_ENGINE: copy engines serve all_gather, all_to_all, "
+                         "broadcast, gather and scatter: leave the flag out",
+                         call);
+    return TUTTI_OK;
+}
+
+enum tutti_status call_options_read(const struct tutti_comm *comm, enum tutti_collective which,
                                     const struct tutti_call_options *from, const char *call,
                                     struct tutti_call_options *options)
 {
+    const uint32_t known = TUTTI_CALL_NO_ZERO_COPY | TUTTI_CALL_COPY_ENGINE;
     enum tutti_status status =
         options_copy(call, "tutti_call_options", from, options, sizeof *options);
     if (status != TUTTI_OK)
         return status;
-    if (options->flags & ~(uint32_t)TUTTI_CALL_NO_ZERO_COPY)
+    if (options->flags & ~known)
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY "
-                         "or 0",
+                         "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY, "
+                         "TUTTI_CALL_COPY_ENGINE, both or 0",
                          call, options->flags);
+    if (options->flags & TUTTI_CALL_COPY_ENGINE) {
+        status = copy_engine_check(comm, which, call);
+        if (status != TUTTI_OK)
+            return status;
+    }
     if (options->max_blocks < 0)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: max_blocks %d: expected 1 or more, or 0 for the communicator's limit",
@@ -183,7 +206,8 @@ enum tutti_status call_make_barrier(struct tutti_comm *comm, const int *ranks, i
                                 .collective = TUTTI_COLLECTIVE_BARRIER,
                                 .signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER
                                              << SIGNATURE_COLLECTIVE_AT};
-    enum tutti_status status = given ? call_options_read(comm, given, call, &options) : TUTTI_OK;
+    enum tutti_status status =
+        given ? call_options_read(comm, request->collective, given, call, &options) : TUTTI_OK;
     if (status == TUTTI_OK)
         status = call_check_stream(comm, call, stream);
     if (status == TUTTI_OK)

@@ -21,8 +21,8 @@
 
 /* Says why a caller may not enter. */
 enum tutti_status call_refuse_entry(struct tutti_comm *comm, const char *call);
-/* Checks and copies the options of a public call. Returns INVALID. */
-enum tutti_status call_options_read(const struct tutti_comm *comm,
+/* Checks and copies the options of a public call. `call`: its name. Returns INVALID. */
+enum tutti_status call_options_read(const struct tutti_comm *comm, enum tutti_collective which,
                                     const struct tutti_call_options *from, const char *call,
                                     struct tutti_call_options *options);
 /* Makes the request of a barrier. `given`: its options, NULL for none. If the barrier is refused,
@@ -166,6 +166,7 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
         .operands = (uintptr_t)args->send | (uintptr_t)args->recv,
         .storage_offset_bytes = options->storage_offset * width,
         .max_blocks = options->max_blocks,
+        .copy_engine = options->flags & TUTTI_CALL_COPY_ENGINE,
     };
     status = comm->backend->choose(comm->group, &call, &request->choice);
     if (status == TUTTI_OK && !request->choice.run)

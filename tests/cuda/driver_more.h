@@ -25,7 +25,6 @@
 #define CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY   ((CUdevice_attribute)19)
 #define CU_POINTER_ATTRIBUTE_CONTEXT              ((CUpointer_attribute)1)
 #define CU_POINTER_ATTRIBUTE_HOST_POINTER         ((CUpointer_attribute)4)
-#define CU_STREAM_SET_CAPTURE_DEPENDENCIES        1
 #define CU_GRAPH_USER_OBJECT_MOVE                 1
 #define CU_STREAM_CAPTURE_MODE_THREAD_LOCAL       ((CUstreamCaptureMode)1)
 

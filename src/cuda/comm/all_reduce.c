@@ -103,8 +103,9 @@ static inline enum tutti_status ended(struct cuda_group *group, struct request *
 
 static const struct choice_launch barrier_launch = {.kernel = CUDA_BARRIER, .blocks = 1};
 
-/* `enqueue`: cuda_enqueue(), or cuda_enqueue_eager() */
+/* `copies`: before the kernel, or NULL. `enqueue`: cuda_enqueue(), or cuda_enqueue_eager() */
 static inline enum tutti_status kernel_enqueue(struct cuda_group *group, struct request *request,
+                                               const struct cuda_copies *copies,
                                                tutti_stream_t stream, cuda_enqueue_fn *enqueue)
 {
     const struct choice_launch *choice = &request->choice.launch;
@@ -118,6 +119,7 @@ static inline enum tutti_status kernel_enqueue(struct cuda_group *group, struct 
         .blocks = choice->blocks,
         .threads = choice->workers + CUDA_CONTROL_THREADS,
         .launch = &launch,
+        .copies = copies,
         .request = request,
     };
     return enqueue(group, stream, &task);
@@ -188,7 +190,7 @@ static enum tutti_status staged_enqueue(struct cuda_group *group, struct request
         status = cuda_enqueue_eager(group, stream, &number);
     } else if (!group->proxied) {
         request->choice.launch = barrier_launch;
-        status = kernel_enqueue(group, request, stream, cuda_enqueue_eager);
+        status = kernel_enqueue(group, request, NULL, stream, cuda_enqueue_eager);
     }
     if (request->collective != TUTTI_COLLECTIVE_BARRIER)
         request->signature = signature_set_algo(request->signature, request->choice.algo);
@@ -215,7 +217,46 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
     const uint64_t former = cuda_group_sequence(group);
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK)
-        status = kernel_enqueue(group, request, stream, cuda_enqueue);
+        status = kernel_enqueue(group, request, NULL, stream, cuda_enqueue);
+    return ended(group, request, former, status);
+}
+
+/* By copy engines: engines.h. Once the barrier is enqueued the peers wait for the end, so a failure
+ * behind it is the communicator's. */
+static enum tutti_status push(struct cuda_group *group, struct request *request,
+                              const struct cuda_copies *copies, tutti_stream_t stream)
+{
+    const uint64_t former = cuda_group_sequence(group);
+    struct request end;
+    request->choice.launch = barrier_launch;
+    enum tutti_status status = kernel_enqueue(group, request, NULL, stream, cuda_enqueue);
+    if (status != TUTTI_OK)
+        return status;
+    end = *request;
+    end.subset = rank_set_all(group->launch.size);
+    status = kernel_enqueue(group, &end, copies, stream, cuda_enqueue);
+    if (status != TUTTI_OK && cuda_group_sequence(group) != former && !cuda_group_has_failed(group))
+        status = cuda_launch_failed(group, status, cuda_group_sequence(group));
+    return status;
+}
+
+static enum tutti_status by_engines(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    struct cuda_copies copies;
+    enum tutti_status status = cuda_operands_check(group, request, stream);
+    if (status == TUTTI_OK)
+        status = cuda_engines_prepare(group, request, cuda_stream_of(stream), &copies);
+    if (status == TUTTI_OK && cuda_is_alone(group)) {
+        const struct cuda_task task = {.to = copies.copies[0].to,
+                                       .from = copies.copies[0].from,
+                                       .bytes = copies.count ? copies.bytes : 0,
+                                       .request = request};
+        status = cuda_enqueue(group, stream, &task);
+    } else if (status == TUTTI_OK) {
+        status = push(group, request, &copies, stream);
+    }
     return ended(group, request, former, status);
 }
 
@@ -322,7 +363,8 @@ static enum tutti_status message(void *opaque, struct request *request, tutti_st
 static const struct algorithm messages = {.run = message};
 static const struct algorithm kernels = {.run = run}, barriers = {.run = barrier},
                               staged_ones = {.run = staged}, copies = {.run = copy},
-                              exchanges = {.run = exchange}, varied_ones = {.run = reduce_varied};
+                              exchanges = {.run = exchange}, varied_ones = {.run = reduce_varied},
+                              engines = {.run = by_engines};
 
 /* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, and a bool
  * may have any bits: these are reduced as on CPU. `algo` is what the call or strict mode asks for.
@@ -440,6 +482,12 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
 {
     const struct cuda_group *group = opaque;
     const struct choice_rules *rules = group->rules;
+    if (call->copy_engine) {
+        *choice = (struct choice){.run = &engines,
+                                  .algo = TUTTI_ALGO_COPY_ENGINE,
+                                  .reason = "by copy engines, as the call asks"};
+        return cuda_engines_choose(group, call);
+    }
     if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
         return other_choose(group, call, choice);
     const enum tutti_algo asked = choice_by_rules(rules, call, &choice->reason);

@@ -629,6 +629,7 @@ static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
                   arena_bytes(group));
     if (group->own)
         driver->stream_destroy(group->own);
+    cuda_engines_close(group);
     return stuck;
 }
 

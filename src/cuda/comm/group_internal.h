@@ -8,6 +8,7 @@
 #include "coll/backend.h"
 #include "cpu/choose.h"
 #include "cpu/group.h"
+#include "cuda/comm/engines.h"
 #include "cuda/comm/group.h"
 #include "cuda/comm/resources.h"
 #include "cuda/driver/kernels.h"
@@ -110,6 +111,7 @@ struct cuda_group {
     CUstream own;                      /* for set-up and end; no order with other streams */
     const struct interrupt *interrupt; /* of waits for `own` while the group opens; else NULL */
     struct cuda_capture capture;
+    struct cuda_engines engines;
 
     /* operand.c */
     struct cuda_ranges ranges;
@@ -128,12 +130,13 @@ struct cuda_group {
     struct reminder reminder; /* of that wait */
 };
 
-/* What an operation puts on a stream: a kernel, else a copy. Without bytes it puts nothing there
- * and takes its number in the order. */
+/* What an operation puts on a stream: copies and a kernel behind them, a kernel, or a copy. Without
+ * bytes it puts nothing there and takes its number in the order. */
 struct cuda_task {
     CUfunction function; /* NULL: a copy */
     unsigned blocks, threads;
     struct cuda_launch *launch;
+    const struct cuda_copies *copies; /* NULL: none before the kernel */
     CUdeviceptr to, from;
     size_t bytes;
     const struct request *request;

@@ -202,12 +202,13 @@ static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
         .blockDimZ = 1,
         .hStream = stream,
         .attrs = &group->attribute,
-        .numAttrs = cuda_may_launch_ahead(group, former, *weight),
+        .numAttrs = !task->copies && cuda_may_launch_ahead(group, former, *weight),
     };
     return CUDA_CALL(group->driver, launch, &config, task->function, parameters, NULL);
 }
 
-/* An operation of a subset takes no number. */
+/* An operation of a subset takes no number. The end of one by copy engines has that of its begin.
+ */
 static void sequence_add(struct cuda_group *group, const struct cuda_task *task, int count)
 {
     if (rank_set_empty(task->request->subset))
@@ -232,6 +233,8 @@ static enum tutti_status captured_launch(struct cuda_group *group, CUstream stre
                                          const struct cuda_task *task, uint64_t id, CUgraph graph)
 {
     enum tutti_status status = order_captured(group, stream, id, graph);
+    if (status == TUTTI_OK && task->copies)
+        status = cuda_copies_capture(group, stream, task->copies);
     if (status == TUTTI_OK)
         status = launch_on(group, stream, task, &group->capture.weight);
     return status == TUTTI_OK && (task->function || task->bytes) ? note_captured(group, stream)
@@ -248,7 +251,9 @@ enum tutti_status cuda_enqueue_eager(struct cuda_group *group, tutti_stream_t st
         return status;
     status = cuda_eager_order(group, on);
     const bool ordered = status == TUTTI_OK;
-    if (ordered)
+    if (ordered && task->copies)
+        status = cuda_copies_enqueue(group, on, task->copies);
+    if (status == TUTTI_OK)
         status = launch_on(group, on, task, &group->weight);
     const bool launched = status == TUTTI_OK;
     if (launched)
@@ -256,7 +261,7 @@ enum tutti_status cuda_enqueue_eager(struct cuda_group *group, tutti_stream_t st
     else
         sequence_add(group, task, -1);
     if (ordered && !launched)
-        status = cuda_launch_failed(group, status, peers_sequence(group->peers) + 1);
+        status = cuda_launch_failed(group, status, peers_sequence(group->peers) + !task->copies);
     /* Also after a failure, so that the others go on: their kernels wait. */
     enum tutti_status met = same_gpu_meet(group, task->request);
     return status == TUTTI_OK ? met : status;

@@ -5,6 +5,9 @@
  * barrier of a subset each pair of ranks counts its meetings; the other ranks take no part, so the
  * sequence does not change. A thread stores its header behind a fence (release V1) and polls before
  * a fence (acquire V1a): what a rank wrote before the barrier is visible after it.
+ *
+ * A collective by copy engines has a barrier of all ranks before its copies, which takes its
+ * number, and a meeting of all ranks behind them, which ends it: comm/engines.c.
  */
 #include "cuda/kernels/operation.cuh"
 
@@ -40,17 +43,19 @@ __device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
     if (order_load_u32(&control->failed) || !(launch.subset >> peer & 1) || peer >= launch.size ||
         peer == launch.rank)
         return;
+    const bool ends_operation = launch.subset == (1u << launch.size) - 1;
+    const uint64_t sequence = ends_operation ? order_load_plain_u64(&control->rows[0].sequence) : 0;
     const uint64_t count = order_load_plain_u64(&control->meetings[peer]) + 1;
     order_store_plain_u64(&control->meetings[peer], count);
     order_fence(); /* V1 pairs V1a */
     order_store_line(&launch.arenas[peer]->meetings[launch.rank][count & 1],
                      {count, launch.parameter});
     order_line line;
-    if (operation_await_line(launch, 0, &launch.own->meetings[peer][count & 1], peer, line,
+    if (operation_await_line(launch, sequence, &launch.own->meetings[peer][count & 1], peer, line,
                              [&](const order_line &l) { return l.low == count; }) &&
         line.high != launch.parameter)
-        operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, {launch.signature, launch.parameter},
-                       {launch.signature, line.high});
+        operation_fail(launch, TUTTI_ERR_MISMATCH, peer, sequence,
+                       {launch.signature, launch.parameter}, {launch.signature, line.high});
     order_fence(); /* V1a pairs V1 */
 }
 
