@@ -73,6 +73,7 @@ struct bench_config {
     enum tutti_programmatic pdl; /* programmatic launch */
     int max_blocks;              /* of a kernel of the library; 0: no limit */
     bool vs_nccl;                /* measure NCCL in alternation */
+    bool copy_engine;            /* move blocks by copy engines; the buffers are symmetric */
     bool beside;                 /* measure a matrix product and the collective beside each other */
     int streams;                 /* streams; the operations alternate between them */
     bool one_place;              /* measure out of place only */

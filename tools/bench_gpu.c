@@ -50,8 +50,9 @@ struct gpu_measure {
     struct product *product; /* NULL without --beside */
     tutti_stream_t product_stream;
     void *product_begin, *product_end;
-    char *memory[2]; /* ordinary, and NCCL's symmetric: guard, buffer, guard, buffer, guard */
-    size_t reach;    /* from one buffer to the other */
+    char *memory[2]; /* the library's, and NCCL's symmetric: guard, buffer, guard, buffer, guard */
+    tutti_symm_group_t *group;      /* of the first memory; NULL: it is ordinary */
+    size_t reach;                   /* from one buffer to the other */
     size_t counts[TUTTI_MAX_RANKS]; /* elements of each rank's block of this row */
     double *values;
     unsigned long long meetings;
@@ -160,6 +161,8 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
     const struct bench_row *row = base->row;
     const enum tutti_collective which = base->config->collective;
     const int root = root_of(measure, i);
+    const struct tutti_call_options by_engines = {.struct_size = sizeof by_engines,
+                                                  .flags = TUTTI_CALL_COPY_ENGINE};
     char *send, *recv;
     if (is_barrier(measure))
         return measure_status(base, tutti_barrier(base->comm, NULL, 0, stream));
@@ -177,7 +180,8 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
     }
     tutti_comm_t *comm = engine < FIRST_TUNING ? base->comm : measure->tuned[engine - FIRST_TUNING];
     return measure_status(base, collective_call_on(stream, which, send, recv, measure->counts,
-                                                   row->dtype, measure_op(base), root, comm, NULL));
+                                                   row->dtype, measure_op(base), root, comm,
+                                                   base->config->copy_engine ? &by_engines : NULL));
 }
 
 /* A batch of operations. The streams alternate; the first one begins and ends the batch. */
@@ -627,6 +631,25 @@ static bool create_rival(struct gpu_measure *measure, size_t bytes)
            measure_fail(base, TUTTI_ERR_CUDA, "--vs nccl: %s", library_error());
 }
 
+/* Of the library and of NCCL without windows. Collective with --symmetric. */
+static bool create_memory(struct gpu_measure *measure, size_t bytes)
+{
+    struct measure *base = &measure->base;
+    const struct bench_config *config = base->config;
+    void *memory = NULL;
+    if (!config->symmetric) {
+        measure->memory[0] = gpu_alloc(bytes);
+        return measure->memory[0];
+    }
+    bool ok =
+        measure_status(base, tutti_symm_group("bench", base->self->rank, config->ranks, base->store,
+                                              &measure->group)) &&
+        measure_status(base, tutti_symm_alloc(measure->group, TUTTI_DEVICE_CUDA, bytes, &memory)) &&
+        measure_status(base, tutti_symm_rendezvous(memory, config->timeout_ms, NULL));
+    measure->memory[0] = memory;
+    return ok;
+}
+
 static bool allocate(struct measure *base, struct bench_record *ready)
 {
     struct gpu_measure *measure = of(base);
@@ -640,8 +663,8 @@ static bool allocate(struct measure *base, struct bench_record *ready)
     measure->values = malloc(BENCH_REPLAYS * sizeof *measure->values);
     if (!measure->values)
         return measure_fail(base, TUTTI_ERR_NO_MEMORY, "no memory");
-    measure->memory[0] = gpu_alloc(2 * measure->reach);
-    if (!measure->memory[0] || (config->vs_nccl && !create_rival(measure, 2 * measure->reach)) ||
+    if (!create_memory(measure, 2 * measure->reach) ||
+        (config->vs_nccl && !create_rival(measure, 2 * measure->reach)) ||
         (config->beside && !create_product(measure)))
         return false;
     tutti_comm_describe(base->comm, ready->message, sizeof ready->message);
@@ -658,7 +681,9 @@ static void release(struct measure *base)
     gpu_event_destroy(measure->product_begin);
     gpu_event_destroy(measure->product_end);
     gpu_stream_destroy(measure->product_stream);
-    gpu_free(measure->memory[0]);
+    if (!measure->group)
+        gpu_free(measure->memory[0]);
+    tutti_symm_group_destroy(measure->group);
     for (int i = 0; i < base->config->tuning_count; i++)
         tutti_comm_destroy(measure->tuned[i]);
     free(measure->values);

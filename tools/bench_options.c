@@ -33,6 +33,7 @@ enum {
     OPTION_PDL,
     OPTION_NO_PDL,
     OPTION_MAX_BLOCKS,
+    OPTION_COPY_ENGINE,
     OPTION_BESIDE,
     OPTION_VS,
     OPTION_STREAMS,
@@ -123,6 +124,10 @@ static const struct argp_option options[] = {
     {"no-pdl", OPTION_NO_PDL, 0, 0, "Do not launch programmatically", 0},
     {"max-blocks", OPTION_MAX_BLOCKS, "N", 0,
      "Launch no kernel of more than N blocks, so that at most N multiprocessors run it", 0},
+    {"copy-engine", OPTION_COPY_ENGINE, 0, 0,
+     "Move the blocks of all_gather, all_to_all, broadcast, gather or scatter by copy engines, "
+     "which leaves the multiprocessors free; implies --symmetric",
+     0},
     {"beside", OPTION_BESIDE, "gemm", 0,
      "Also time a matrix product (bfloat16, 4096 x 4096, by cuBLAS) and the collective while the "
      "other runs on another stream; needs --graph",
@@ -265,6 +270,9 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
     case OPTION_MAX_BLOCKS:
         config->max_blocks = integer_argument(state, "--max-blocks", text, 1, INT_MAX);
         return 0;
+    case OPTION_COPY_ENGINE:
+        config->copy_engine = config->symmetric = true;
+        return 0;
     case OPTION_BESIDE:
         if (strcmp(text, "gemm") != 0)
             argp_error(state, "--beside: '%s' is unknown: give gemm", text);
@@ -395,6 +403,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         {!cuda && config->vs_nccl, "--vs nccl"},
         {!cuda && config->streams > 1, "--streams"},
         {!cuda && config->max_blocks, "--max-blocks"},
+        {!cuda && config->copy_engine, "--copy-engine"},
         {!cuda && config->beside, "--beside"},
         {!cuda && config->algo > TUTTI_ALGO_TWO_SHOT && config->algo != TUTTI_ALGO_HYBRID_CUBE_MESH,
          "--algo with an algorithm of GPUs"},
@@ -416,8 +425,13 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     if (!config->vs_libraries && (config->vs_seconds > 0 || config->vs_both))
         argp_error(state, "%s needs --vs with a library of CPU ranks",
                    config->vs_both ? "--both" : "--seconds");
-    if (cuda && (config->cold || config->symmetric))
-        argp_error(state, "%s is for CPU ranks", config->cold ? "--cold" : "--symmetric");
+    if (cuda && config->cold)
+        argp_error(state, "--cold is for CPU ranks");
+    const struct collective *collective = bench_collective(config);
+    if (config->copy_engine && (!collective->data || collective->reduces || collective->varies ||
+                                config->collective == TUTTI_COLLECTIVE_SEND))
+        argp_error(state, "--copy-engine: give --collective all_gather, all_to_all, broadcast, "
+                          "gather or scatter");
     if (cuda && config->iterations > BENCH_REPLAYS)
         argp_error(state, "--iters: '%d': with --device cuda give 1 to %d rounds",
                    config->iterations, BENCH_REPLAYS);

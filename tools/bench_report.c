@@ -58,6 +58,7 @@ static void add_gpu(json_t *object, const struct bench_config *config,
     json_object_set_new(object, "streams", json_integer(config->streams));
     json_object_set_new(object, "max_blocks",
                         config->max_blocks ? json_integer(config->max_blocks) : json_null());
+    json_object_set_new(object, "copy_engine", json_boolean(config->copy_engine));
     if (config->beside)
         json_object_set_new(object, "beside", beside_of(&timing->beside));
     json_object_set_new(object, "host_us",

@@ -115,7 +115,10 @@ const struct collective *bench_collective(const struct bench_config *config)
 int bench_places(const struct bench_config *config)
 {
     const struct collective *collective = bench_collective(config);
-    return collective->data && !collective->apart ? BENCH_PLACES : 1;
+    /* By copy engines no block is moved within a buffer that peers write to. A scatter in place
+     * would have another recv on each rank. */
+    const bool apart = collective->apart || (config->copy_engine && collective->send_all);
+    return collective->data && !apart ? BENCH_PLACES : 1;
 }
 
 const char *bench_op_name(const struct bench_config *config, const struct bench_row *row)

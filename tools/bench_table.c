@@ -136,6 +136,8 @@ static void print_parameters(const struct bench_config *config)
            config->streams);
     if (config->max_blocks)
         printf(" max blocks: %d", config->max_blocks);
+    if (config->symmetric)
+        printf(" buffers: symmetric%s", config->copy_engine ? ", by copy engines" : "");
     printf("\n");
 }
 

@@ -72,6 +72,20 @@ for collective in all_reduce all_gather all_to_all broadcast gather scatter; do
     python3 -c 'import json, sys; sys.exit(any(r["max_blocks"] != 3 for r in json.load(open(sys.argv[1]))["rows"]))' "$work/blocks" ||
         complain "max_blocks"
 done
+for collective in all_gather all_to_all broadcast gather scatter; do
+    case $collective in all_to_all | scatter) places=1 ;; *) places=2 ;; esac
+    status 0 "$tutti" bench "${quick[@]}" -b 24 -n 3 --graph=5 --copy-engine --collective "$collective" --json "$work/engine"
+    rows 2 13
+    out 'streams: 1 buffers: symmetric, by copy engines$'
+    python3 -c 'import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert len(rows) == 2 * int(sys.argv[2]) and all(row["copy_engine"] and row["symmetric"] and row["wrong"] == 0 for row in rows), rows' \
+        "$work/engine" $places || complain "copy_engine"
+done
+status 0 env TUTTI_CUBLAS_LIBRARY="$cublas" "$tutti" bench "${quick[@]}" -n 2 --graph=3 --beside gemm --copy-engine --collective all_gather
+rows 6 10
+status 0 "$tutti" bench "${quick[@]}" -n 2 --symmetric
+out 'streams: 1 buffers: symmetric$'
 status 1 "$tutti" bench "${quick[@]}" -n 2 --graph --collective all_gather_v
 err 'TUTTI_ERR_DECLINED: .*is being captured, and this operation has no kernel'
 status 0 env TUTTI_NCCL_LIBRARY="$nccl" TUTTI_CUBLAS_LIBRARY="$cublas" "$tutti" bench "${quick[@]}" -t 2 -g 1 --graph=3 --vs nccl \
@@ -124,6 +138,8 @@ refused '--vs nccl needs --device cuda' --vs nccl
 refused '--streams needs --device cuda' --streams 2
 refused '--max-blocks needs --device cuda' --max-blocks 2
 refused "--max-blocks: '0'.*from 1" --device cuda --max-blocks 0
+refused '--copy-engine needs --device cuda' --copy-engine --collective all_gather
+refused '--copy-engine: give --collective all_gather' --device cuda --copy-engine
 refused "--beside: 'conv' is unknown: give gemm" --device cuda --graph --beside conv
 refused '--beside needs --device cuda' --beside gemm
 refused '--beside needs --graph' --device cuda --beside gemm
