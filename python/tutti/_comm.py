@@ -82,6 +82,9 @@ class CallOptions(TypedDict, total=False):
     timeout    seconds from the operation's first wait; None: the communicator's
     algorithm  of an all-reduce, equal on all ranks: "one_shot", "two_shot", ...; None: the communicator's choice
     zero_copy  False: copy, even if the operands are symmetric memory
+    copy_engine True, on all ranks of a CUDA communicator: move the blocks of all_gather, all_to_all, broadcast, gather or
+               scatter by copy engines, not by kernels. recv is then symmetric memory at the same offset on all ranks, in a
+               gather too
     max_blocks of a CUDA communicator: the most blocks of the kernel, within the communicator's limit; 0: that one
     stream     of a CUDA communicator: an address, or a stream of PyTorch, CuPy, Numba or cuda.core. The call returns after
                the operation is enqueued. None: the legacy default stream
@@ -90,6 +93,7 @@ class CallOptions(TypedDict, total=False):
     timeout: Timeout
     algorithm: str | None
     zero_copy: bool
+    copy_engine: bool
     max_blocks: int
     stream: Any
 
@@ -344,7 +348,8 @@ class Communicator(Handle):
         return stream, ffi.cast("tutti_stream_t", stream), ffi.new("struct tutti_call_options *", {
             "struct_size": _SIZE_OF_OPTIONS, "timeout_ms": milliseconds(options.get("timeout")),
             "algo": algorithm_value(options.get("algorithm")),
-            "flags": 0 if options.get("zero_copy", True) else lib.TUTTI_CALL_NO_ZERO_COPY,
+            "flags": ((0 if options.get("zero_copy", True) else lib.TUTTI_CALL_NO_ZERO_COPY)
+                      | (lib.TUTTI_CALL_COPY_ENGINE if options.get("copy_engine") else 0)),
             "max_blocks": options.get("max_blocks", 0)})
 
     def all_reduce(self, send: Array, recv: Array | None = None, op: str | Op = "sum",
@@ -514,11 +519,12 @@ class Communicator(Handle):
     def gather(self, send: Array, recv: Array | None = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
         """Sets block r of recv on the root to rank r's send. Returns recv, the root's.
 
-        recv has world_size times the elements of send; the other ranks' recv is ignored. In place, send is the root's
-        block of recv.
+        recv has world_size times the elements of send; the other ranks' recv is ignored, but with copy_engine. In place,
+        send is the root's block of recv.
         """
-        return self._run(lib.tutti_gather_with, send, recv if self.rank == root else None, 1, self.world_size, options,
-                         root)
+        needed = self.rank == root or options.get("copy_engine")
+        found = self._run(lib.tutti_gather_with, send, recv if needed else None, 1, self.world_size, options, root)
+        return found if self.rank == root else None
 
     def scatter(self, send: Array | None, recv: Array, root: int = 0, **options: Unpack[CallOptions]) -> Any:
         """Sets recv on rank r to block r of the root's send. Returns recv.

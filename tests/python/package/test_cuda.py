@@ -38,6 +38,13 @@ with tutti.SymmetricGroup("symm", rank, count, store) as group:
     assert len(_buffers._lent) == 1 and managed.tensor.shape[0] == 8 and managed.tensor.device_id == device
     values = ffi.cast("int *", managed.tensor.data)
     values[0:8] = [rank + 1] * 8
+    both = group.alloc((2, 8), "int32", "cuda").rendezvous()
+    found = ffi.cast("int *", both.array.__cuda_array_interface__["data"][0])
+    assert comm.all_gather(memory.array, both.array, copy_engine=True) is not None
+    assert cuda.cuCtxSynchronize() == 0 and list(found[0:16]) == [1] * 8 + [2] * 8
+    found[0:16] = [0] * 16
+    assert (comm.gather(memory.array, both.array, 1, copy_engine=True) is None) == (rank == 0)
+    assert cuda.cuCtxSynchronize() == 0 and list(found[0:16]) == ([1] * 8 + [2] * 8) * rank + [0] * 16 * (1 - rank)
     alone, floats = comm.split(rank), group.alloc(8, "float32", "cuda")
     assert alone.world_size == 1
     ffi.cast("float *", floats.array.__cuda_array_interface__["data"][0])[0:8] = [rank + 1] * 8
