@@ -626,7 +626,7 @@ struct tutti_fault {
  *
  * Allocates an arena for each rank (see arena_bytes), which has no name and is freed when the last
  * process that has it mapped ends, and a recorder of 116 KiB with one open descriptor: see
- * tutti_comm_dump(). On CUDA also an arena of 82 MiB on the device whose context is current during
+ * tutti_comm_dump(). On CUDA also an arena of 90 MiB on the device whose context is current during
  * the rendezvous (none for one rank), a page of pinned memory, and a thread with all signals
  * blocked that carries faults between device and host. This context must outlive the communicator.
  *

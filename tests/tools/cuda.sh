@@ -191,7 +191,7 @@ one = cuda["communicator"]
 assert one["test"] == "all-reduce of 3 threads" and one["result"] == "ok", one
 symm = cuda["symmetric_memory"]
 assert symm["test"].endswith("3 threads") and symm["result"] == "ok", symm
-assert int(one["describe"]["device_arena_bytes"]) == 82 << 20
+assert int(one["describe"]["device_arena_bytes"]) == 90 << 20
 assert one["choices"][0]["from_bytes"] == 2 and one["choices"][-1]["to_bytes"] == "any"
 PYTHON
 

@@ -21,10 +21,6 @@
  * all ranks (operation.cuh), and takes no number.
  *
  * The control warp of a receiver also awaits and compares the headers.
- *
- * A rank that waits for a message, and finds that the peer has entered an operation of all ranks
- * which this rank has not entered, reports a mismatch: the launches of a rank run one after the
- * other, so the peer will not send before the operation ends.
  */
 #include "cuda/kernels/exchange.h"
 
@@ -80,7 +76,9 @@ __device__ __noinline__ void number_advance(const cuda_launch &launch)
     operation_advance(launch, op);
 }
 
-/* Looks at what may end a long wait for a message. As operation_keep_waiting(). */
+/* Looks at what may end a long wait for a message. As operation_keep_waiting(). If the peer has
+ * entered an operation of all ranks which this rank has not entered, ranks disagree: the launches
+ * of a rank run one after the other, so the peer will not send before the operation ends. */
 __device__ __noinline__ uint64_t keep_waiting(const cuda_exchange &exchange, int peer,
                                               uint64_t signature, uint64_t start_ns)
 {
