@@ -246,7 +246,7 @@ static int residency(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(status == TUTTI_OK);
     tutti_comm_describe(comm, text, sizeof text);
     RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 480 threads, 4 blocks"));
-    RANKS_CHECK(strstr(text, "plan of scatter: copy_ll up to 8192 bytes, 64 threads"));
+    RANKS_CHECK(strstr(text, "plan of scatter: copy_ll up to 2048 bytes, 64 threads"));
     tutti_comm_destroy(comm);
     return 0;
 }
