@@ -3,6 +3,8 @@
  * goes on it learns the same. */
 #include "faults.h"
 
+#include "device.h"
+
 #include <signal.h>
 
 /* A rank that is late, since others have its core, is blamed like one that stands still. Kernels
