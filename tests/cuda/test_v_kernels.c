@@ -257,6 +257,7 @@ static int limits(struct ranks *ranks, int rank, tutti_store_t *store)
     options.max_blocks = 4 + 2 * rank;
     RANKS_CHECK(failed || call(&self, 0, TUTTI_STREAM_DEFAULT, &options) == TUTTI_OK);
     RANKS_CHECK(failed || cuCtxSynchronize() == CUDA_SUCCESS);
+    (void)tutti_comm_status(self.comm, &fault); /* the peer learns what this rank has found */
     ranks_raise(ranks, 1);
     RANKS_CHECK(ranks_await(ranks, 1, 2));
     RANKS_CHECK(failed || tutti_comm_status(self.comm, &fault) == TUTTI_ERR_MISMATCH);
@@ -308,6 +309,7 @@ static int wrong(struct ranks *ranks, int rank, tutti_store_t *store, enum wrong
     }
     RANKS_CHECK(wrong_call(&self, how, rank == 1, &options) == TUTTI_OK);
     RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    (void)tutti_comm_status(self.comm, &fault); /* the peer learns what this rank has found */
     if (how != GONE) {
         ranks_raise(ranks, 1);
         RANKS_CHECK(ranks_await(ranks, 1, 2));
