@@ -68,7 +68,8 @@ enum tutti_status channel_open(struct channel **channel, const struct channel_co
  */
 enum tutti_status channel_split(const struct channel *from, const int *ranks,
                                 const struct channel_config *config, struct channel **channel);
-/* Sets the interrupt of its waits, or none by NULL. Returns the former one. Takes no channel. */
+/* Sets what may end the channel's waits early; NULL: nothing. Returns the former one. Without a
+ * channel it does nothing and returns NULL. */
 const struct interrupt *channel_interrupt(struct channel *channel,
                                           const struct interrupt *interrupt);
 /* Local; peers see it as this rank's death. Takes NULL, and the parent's channel in a child of

@@ -44,7 +44,7 @@ struct peers_config {
     const uint8_t *nonce;              /* of the channel: 16 bytes, the same on all ranks, fresh */
     struct gather *gather;             /* how the ranks agree; needed if `shared` or `connected` */
     const struct interrupt *interrupt; /* ends waits outside of `gather`, until peers_settle(); may
-                                        * be NULL. Used by the channel until the same moment */
+                                        * be NULL. The channel's waits ask it, too, until then */
     int64_t timeout_ms;
     /* Borrowed until the close; may be NULL. on_failure() is called at most once, from any thread,
      * and may take long. */

@@ -30,8 +30,10 @@ typedef enum tutti_status segments_map_fn(void *context, int rank, int fd);
  * each other rank. It goes on after a failure, so that no descriptor stays on the way and no peer
  * waits for one. A fault of any rank, and an abort, end its waits. Returns the first failure. The
  * ranks then agree on that (store/status_agree.h); before they have, no rank closes its descriptor
- * or frees its segment. [in] fds  by rank: the descriptor of its segment as its own process numbers
- * it; -1: it has none. Threads of one process use the number itself.
+ * or frees its segment.
+ *
+ * [in] fds  by rank: the descriptor of its segment as its own process numbers it; -1: none.
+ *           Threads of one process use the number itself.
  */
 enum tutti_status segments_exchange(struct peers *peers, const int *fds, segments_map_fn *map,
                                     void *context, int64_t deadline);
