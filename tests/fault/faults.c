@@ -451,8 +451,10 @@ static int check_fault(struct faults_rank *self, enum tutti_status expected, int
     RANKS_CHECK(tutti_comm_status(self->comm, &fault) == expected);
     RANKS_CHECK(fault.status == expected && fault.peer == victim);
     RANKS_CHECK(fault.rank >= 0 && fault.rank < ranks->size);
-    if (device_is_cuda() && expected == TUTTI_ERR_ABORTED)
-        first--; /* between two operations it is the former that is named */
+    /* The thread of a communicator on CUDA notices an end or an abort between two operations, too. It
+     * then names the former. */
+    if (device_is_cuda() && (expected == TUTTI_ERR_ABORTED || expected == TUTTI_ERR_PEER_DEAD))
+        first--;
     if (numbers)
         RANKS_CHECK(fault.sequence > numbers * (uint64_t)(first - 1) &&
                     fault.sequence <= numbers * (uint64_t)last);
