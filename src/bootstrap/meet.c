@@ -286,6 +286,7 @@ static enum tutti_status follow(struct meet_view *view)
     if (result->status == TUTTI_OK)
         return TUTTI_OK;
     const bool mismatch = result->status == TUTTI_ERR_MISMATCH;
+    view->failed_ns = result->failed_ns;
     answer_delete(view); /* tells rank 0 that this rank has the result */
     if (!mismatch)
         meet_own_end(view, TUTTI_OK);
@@ -496,8 +497,10 @@ static enum tutti_status conclude(struct lead *self, enum tutti_status outcome)
 {
     struct meet_result *result = self->result;
     result->status = (int32_t)outcome;
-    if (outcome != TUTTI_OK)
+    if (outcome != TUTTI_OK) {
+        result->failed_ns = self->view->failed_ns = deadline_now();
         snprintf(result->text, sizeof result->text, "%s", tutti_last_error());
+    }
     enum tutti_status status = result_set(self);
     if (outcome == TUTTI_OK)
         return status;

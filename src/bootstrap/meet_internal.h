@@ -22,6 +22,8 @@ struct meet_join {
     int32_t status; /* enum tutti_status: OK, the rank waits; else why it has given up */
     int32_t unused;
     int64_t joined_ns; /* both times by CLOCK_MONOTONIC */
+    /* When the meeting failed that it gave up. A rank that has begun since then is not concerned:
+     * the ranks that have had the result may meet again before this one has written its own. */
     int64_t left_ns;
     struct process process;
     char text[MEET_TEXT_BYTES]; /* of the error */
@@ -33,6 +35,7 @@ struct meet_result {
     struct meeting meeting;
     int32_t status; /* enum tutti_status */
     int32_t unused;
+    int64_t failed_ns; /* when rank 0 knew that; 0: it has not failed */
     char text[MEET_TEXT_BYTES];
     char tokens[TUTTI_MAX_RANKS][MEET_TOKEN_BYTES];
 };
@@ -46,6 +49,7 @@ struct meet_view {
     int size;      /* after a mismatch, the largest that a rank was given */
     bool launched; /* `tutti run` started these ranks */
     int64_t began, deadline;
+    int64_t failed_ns;          /* of the result; 0: there is none, or it is OK */
     struct meet_join *answer;   /* call->record_bytes follow; rank 0: the others' answers */
     struct meet_result *result; /* with room for all records */
     struct process self;

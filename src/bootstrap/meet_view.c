@@ -157,7 +157,7 @@ void meet_own_end(struct meet_view *view, enum tutti_status status)
         return;
     }
     view->own.status = (int32_t)status;
-    view->own.left_ns = deadline_now();
+    view->own.left_ns = view->failed_ns ? view->failed_ns : deadline_now();
     snprintf(view->own.text, sizeof view->own.text, "%s", tutti_last_error());
     (void)own_set(view);
     error_set(status, "%s", view->own.text);
