@@ -451,8 +451,8 @@ static int check_fault(struct faults_rank *self, enum tutti_status expected, int
     RANKS_CHECK(tutti_comm_status(self->comm, &fault) == expected);
     RANKS_CHECK(fault.status == expected && fault.peer == victim);
     RANKS_CHECK(fault.rank >= 0 && fault.rank < ranks->size);
-    /* The thread of a communicator on CUDA notices an end or an abort between two operations, too. It
-     * then names the former. */
+    /* The thread of a communicator on CUDA notices an end or an abort between two operations, too.
+     * It then names the former. */
     if (device_is_cuda() && (expected == TUTTI_ERR_ABORTED || expected == TUTTI_ERR_PEER_DEAD))
         first--;
     if (numbers)
