@@ -237,8 +237,8 @@ static void own_run(struct call_slot *send)
 /*
  * A stream runs one operation after the other. So that no two ranks wait for each other, all ranks
  * enqueue a set of calls in the same order, in whichever order they have made them: by
- * communicator; of each the collectives in their order, then all messages, which run at the same
- * time.
+ * communicator, and by rank if several ranks of one are in the set; of each the collectives in
+ * their order, then all messages, which run at the same time.
  */
 
 static bool is_message(const struct call_slot *slot)
@@ -253,6 +253,8 @@ static int slots_compare(const void *left, const void *right)
     const int nonces = memcmp(a->comm->nonce, b->comm->nonce, sizeof a->comm->nonce);
     if (nonces)
         return nonces;
+    if (a->comm != b->comm)
+        return a->comm->rank < b->comm->rank ? -1 : 1;
     if (is_message(a) != is_message(b))
         return is_message(a) ? 1 : -1;
     return a->index < b->index ? -1 : 1;
