@@ -16,7 +16,8 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"bench", command_bench}, {"diagnose", command_diagnose}, {"dump", command_dump},
-    {"info", command_info},   {"run", command_run},           {"tune", command_tune},
+    {"info", command_info},   {"nccl", command_nccl},         {"run", command_run},
+    {"tune", command_tune},
 };
 
 static const char doc[] =
@@ -26,6 +27,7 @@ static const char doc[] =
     "  diagnose  name the rank that made a job fail or hang, from dumps\n"
     "  dump      write what the communicators of a process have done as JSON\n"
     "  info      show the machine, the library's choices and a self-test\n"
+    "  nccl      start a program that calls NCCL with Tutti in its place\n"
     "  run       start a program as several ranks\n"
     "  tune      measure kernels on GPUs, and write a tuning file\n\n"
     "'tutti COMMAND --help' describes each.";
@@ -44,13 +46,15 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
             if (strcmp(text, commands[i].name) == 0)
                 chosen->command = &commands[i];
         if (!chosen->command)
-            argp_error(state, "'%s' is no command: give bench, diagnose, dump, info, run or tune",
+            argp_error(state,
+                       "'%s' is no command: give bench, diagnose, dump, info, nccl, run or tune",
                        text);
         chosen->first = state->next - 1;
         state->next = state->argc; /* the rest belongs to the command */
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a command is missing: give bench, diagnose, dump, info, run or tune");
+        argp_error(state,
+                   "a command is missing: give bench, diagnose, dump, info, nccl, run or tune");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -13,7 +13,7 @@
 static struct fork_mutex lock = FORK_MUTEX(NULL);
 static tutti_log_fn *sink;
 static void *sink_context;
-static enum tutti_log_level threshold;
+static enum tutti_log_level threshold, fallback = TUTTI_LOG_WARN;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char *const level_names[] = {"NONE", "WARN", "INFO", "TRACE"};
@@ -21,7 +21,7 @@ static const char *const level_names[] = {"NONE", "WARN", "INFO", "TRACE"};
 static void read_level(void)
 {
     const char *text = getenv("TUTTI_DEBUG");
-    threshold = TUTTI_LOG_WARN;
+    threshold = fallback;
     if (!text || !*text)
         return;
     for (int level = TUTTI_LOG_NONE; level <= TUTTI_LOG_TRACE; level++) {
@@ -31,6 +31,11 @@ static void read_level(void)
         return;
     }
     fprintf(stderr, "TUTTI WARN TUTTI_DEBUG=%s: expected NONE, WARN, INFO or TRACE\n", text);
+}
+
+void log_level_default(enum tutti_log_level level)
+{
+    fallback = level;
 }
 
 void tutti_log_set(tutti_log_fn *fn, void *context)

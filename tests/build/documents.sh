@@ -47,7 +47,7 @@ while read -r name; do
 done < <(grep -oE '`[a-z0-9_]+\(\)`' <<<"$tour" | tr -d '`' | sort -u)
 
 # rival.h has variables that the tool sets for the programs that it starts.
-variables=$(grep -rhoE --exclude=rival.h '"TUTTI_[A-Z_]+"' src tools | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
+variables=$(grep -rhoE --exclude=rival.h '"TUTTI_[A-Z_]+"' shim src tools | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
 while read -r variable; do
     grep -qw "$variable" man/tutti.7 || { echo "man/tutti.7: does not name $variable"; bad=1; }
 done <<<"$variables"

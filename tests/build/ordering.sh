@@ -21,7 +21,7 @@ complain() {
 # Prints FILE:LINE, `word`|`file` of what is not a store (else -), and the names in the comments near
 # each release of the sources.
 releases() {
-    find src -name '*.[ch]' ! -path src/base/order.h -print0 | sort -z | xargs -0 awk -v name="$name" '
+    find src shim -name '*.[ch]' ! -path src/base/order.h -print0 | sort -z | xargs -0 awk -v name="$name" '
         FNR == 1 { for (i = 0; i < 6; i++) near[i] = "" }
         {
             comment = ""
@@ -72,7 +72,7 @@ for one in $unpaired; do
 done
 
 # What stands in the page is in the sources.
-comments=$(find src \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) \
+comments=$(find src shim \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) \
     -exec grep -hE '/\*|^ *\*|\*/' {} + | grep -owE "$name" | sort -u)
 for one in $documented; do
     grep -qx "$one" <<<"$comments" || complain "$page: $one stands in no comment of src/"

@@ -19,7 +19,7 @@ lines_with() {
     grep -nHE -e "$pattern" "$@" | grep -vE '^[^:]*:[0-9]+:[[:space:]]*(/?\*|//)' || true
 }
 
-mapfile -t files < <(find include src python tools bench examples tests \
+mapfile -t files < <(find include src shim python tools bench examples tests \
     -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort)
 for file in "${files[@]}"; do
     count=$(wc -l <"$file")
@@ -50,7 +50,8 @@ long=$(awk '
 long=$(grep -nHE '^.{101,}$' "${files[@]}" | cut -d: -f1,2 || true)
 [[ -z $long ]] || complain "longer than 100 columns:"$'\n'"$long"
 
-mapfile -t library < <(find src -name '*.[ch]' ! -path src/base/order.h | sort)
+mapfile -t library < <(find src shim -name '*.[ch]' ! -path src/base/order.h | sort)
+mapfile -t loaded < <(find src -name '*.[ch]' | sort) # programs load it late; libnccl.so.2 comes with the program
 orders='__atomic_|__sync_|_Atomic|stdatomic|memory_order|_mm_[lms]fence|__ATOMIC_|"[^"]*\<(mfence|sfence|lfence|dmb|dsb)\>'
 found=$(lines_with "$orders" "${library[@]}")
 [[ -z $found ]] || complain "memory order named outside src/base/order.h:"$'\n'"$found"
@@ -60,10 +61,10 @@ orders='asm volatile|__threadfence|__nv_atomic|cuda/atomic|__ld(g|cg|cv|acquire)
 found=$(lines_with "$orders" "${kernels[@]}" /dev/null)
 [[ -z $found ]] || complain "memory order named outside src/cuda/kernels/order.cuh:"$'\n'"$found"
 
-found=$(lines_with '\<(_Thread_local|__thread)\>|__attribute__\(\((constructor|destructor)' "${library[@]}")
+found=$(lines_with '\<(_Thread_local|__thread)\>|__attribute__\(\((constructor|destructor)' "${loaded[@]}")
 [[ -z $found ]] || complain "thread-local storage or a constructor:"$'\n'"$found"
 
-mapfile -t library < <(find src -name '*.[ch]' ! -path src/base/fd.c | sort)
+mapfile -t library < <(find src shim -name '*.[ch]' ! -path src/base/fd.c | sort)
 opens='(=|\() *(\(int\))?(open|openat|fopen|opendir|socket|socketpair|accept4?|memfd_create|eventfd|epoll_create1|mkostemp|dup)\('
 found=$(lines_with "$opens|SYS_pidfd_open|F_DUPFD" "${library[@]}" | grep -v 'fd_lift(' || true)
 [[ -z $found ]] || complain "a descriptor that may be 0, 1 or 2: see src/base/fd.h:"$'\n'"$found"

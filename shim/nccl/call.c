@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: MIT */
+/* Collectives, messages and reductions: NCCL's call as Tutti's. */
+#include "base/numeric.h"
+#include "real.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* NCCL's numbers. */
+static const enum tutti_dtype dtypes[ncclNumTypes] = {
+    [ncclInt8] = TUTTI_INT8,
+    [ncclUint8] = TUTTI_UINT8,
+    [ncclInt32] = TUTTI_INT32,
+    [ncclUint32] = TUTTI_UINT32,
+    [ncclInt64] = TUTTI_INT64,
+    [ncclUint64] = TUTTI_UINT64,
+    [ncclFloat16] = TUTTI_FLOAT16,
+    [ncclFloat32] = TUTTI_FLOAT32,
+    [ncclFloat64] = TUTTI_FLOAT64,
+    [ncclBfloat16] = TUTTI_BFLOAT16,
+    [ncclFloat8e4m3] = TUTTI_FLOAT8_E4M3,
+    [ncclFloat8e5m2] = TUTTI_FLOAT8_E5M2,
+};
+
+static size_t dtype_bytes(ncclDataType_t dtype)
+{
+    return (unsigned)dtype < ncclNumTypes ? tutti_dtype_size(dtypes[dtype]) : 0;
+}
+
+/* ---- reductions ------------------------------------------------------------------------------ */
+
+static struct scalar *scalar_of(const struct ncclComm *comm, ncclRedOp_t op)
+{
+    const unsigned index = (unsigned)op - ncclNumOps;
+    struct scalar *scalar =
+        op >= ncclNumOps && index < (unsigned)comm->scalar_count ? &comm->scalars[index] : NULL;
+    return scalar && (scalar->op || scalar->memory) ? scalar : NULL;
+}
+
+static ncclResult_t op_check(const struct ncclComm *comm, ncclRedOp_t op, ncclDataType_t dtype,
+                             const char *name)
+{
+    if ((unsigned)op < ncclNumOps)
+        return ncclSuccess;
+    const struct scalar *scalar = scalar_of(comm, op);
+    if (!scalar)
+        return fail(ncclInvalidArgument, "%s: %d is no reduction of this communicator", name,
+                    (int)op);
+    if (scalar->dtype != dtype)
+        return fail(ncclInvalidArgument,
+                    "%s: the premultiplied sum was made for dtype %d, and the call has %d", name,
+                    (int)scalar->dtype, (int)dtype);
+    return ncclSuccess;
+}
+
+/* The value of a scalar in host memory, in the type in which Tutti accumulates. */
+static double scalar_value(const void *scalar, ncclDataType_t dtype)
+{
+    union {
+        float f32;
+        double f64;
+        uint16_t half;
+        uint8_t byte;
+    } value = {.f64 = 0};
+    memcpy(&value, scalar, dtype_bytes(dtype));
+    return dtype == ncclFloat64      ? value.f64
+           : dtype == ncclFloat32    ? (double)value.f32
+           : dtype == ncclBfloat16   ? (double)numeric_bf16_load(value.half)
+           : dtype == ncclFloat16    ? (double)numeric_f16_load(value.half)
+           : dtype == ncclFloat8e4m3 ? (double)numeric_e4m3_load(value.byte)
+                                     : (double)numeric_e5m2_load(value.byte);
+}
+
+/* Reads a scalar from memory of the device, after what is on the stream. */
+static ncclResult_t scalar_read(const struct call *call, const struct scalar *scalar, double *value)
+{
+    const struct cuda_driver *driver = call->comm->driver;
+    unsigned char bytes[8] = {0};
+    const CUstream stream = (CUstream)(void *)call->stream;
+    CUcontext popped;
+    CUresult result = driver->ctx_push(call->comm->context);
+    if (result == CUDA_SUCCESS) {
+        result = driver->memcpy_async((CUdeviceptr)(uintptr_t)bytes,
+                                      (CUdeviceptr)(uintptr_t)scalar->memory,
+                                      dtype_bytes(scalar->dtype), stream);
+        if (result == CUDA_SUCCESS)
+            result = driver->stream_synchronize(stream);
+        driver->ctx_pop(&popped);
+    }
+    *value = scalar_value(bytes, scalar->dtype);
+    return result == CUDA_SUCCESS
+               ? ncclSuccess
+               : fail(ncclUnhandledCudaError,
+                      "%s: cannot read the scalar on the device (CUDA error %d); in a capture only "
+                      "a scalar of ncclScalarHostImmediate can be used",
+                      symbol_names[call->symbol], (int)result);
+}
+
+/* The reduction of a call; `made` is destroyed behind it. */
+static ncclResult_t op_find(const struct call *call, tutti_op_t *op, tutti_op_t *made)
+{
+    static const tutti_op_t ops[] = {TUTTI_SUM, TUTTI_PROD, TUTTI_MAX, TUTTI_MIN, TUTTI_AVG};
+    double value;
+    *made = NULL;
+    if ((unsigned)call->op < ncclNumOps) {
+        *op = ops[call->op];
+        return ncclSuccess;
+    }
+    const struct scalar *scalar = scalar_of(call->comm, call->op);
+    if (scalar->op) {
+        *op = scalar->op;
+        return ncclSuccess;
+    }
+    ncclResult_t result = scalar_read(call, scalar, &value);
+    if (result == ncclSuccess)
+        result = fail_status(tutti_op_create_premul_sum(value, made), symbol_names[call->symbol]);
+    *op = *made;
+    return result;
+}
+
+NCCL_DEFINE(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scalar,
+            ncclDataType_t dtype, ncclScalarResidence_t residence, ncclComm_t comm)
+{
+    static const char name[] = "ncclRedOpCreatePreMulSum";
+    struct scalar made = {.dtype = dtype};
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclRedOpCreatePreMulSum, true);
+    if (result != ncclSuccess)
+        return result;
+    if (!op || !scalar || (residence != ncclScalarDevice && residence != ncclScalarHostImmediate))
+        return comm_leave(comm, fail(ncclInvalidArgument,
+                                     "%s: op or scalar is NULL, or residence %d is neither 0 nor 1",
+                                     name, (int)residence));
+    if (!comm->comm)
+        return comm_leave(
+            comm, fail_real(real_library()->premul_create(op, scalar, dtype, residence, comm->real),
+                            name));
+    if ((unsigned)dtype < ncclFloat16 || !dtype_bytes(dtype))
+        return comm_leave(comm,
+                          fail(ncclInvalidArgument, "%s: dtype %d: Tutti multiplies floats only",
+                               name, (int)dtype));
+    int index = 0;
+    while (index < comm->scalar_count && (comm->scalars[index].op || comm->scalars[index].memory))
+        index++;
+    if (index == comm->scalar_count) {
+        struct scalar *scalars = realloc(comm->scalars, (size_t)(index + 1) * sizeof *scalars);
+        if (!scalars)
+            return comm_leave(comm, fail(ncclSystemError, "%s: no memory", name));
+        comm->scalars = scalars;
+        comm->scalar_count++;
+    }
+    if (residence == ncclScalarDevice)
+        made.memory = scalar;
+    else
+        result =
+            fail_status(tutti_op_create_premul_sum(scalar_value(scalar, dtype), &made.op), name);
+    comm->scalars[index] = made;
+    *op = (ncclRedOp_t)(ncclNumOps + index);
+    return comm_leave(comm, result);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
+{
+    const ncclResult_t result = comm_enter(comm, SYMBOL_ncclRedOpDestroy, false);
+    if (result != ncclSuccess)
+        return result;
+    if (!comm->comm && comm->real)
+        return comm_leave(
+            comm, fail_real(real_library()->op_destroy(op, comm->real), "ncclRedOpDestroy"));
+    struct scalar *scalar = scalar_of(comm, op);
+    if (!scalar)
+        return comm_leave(comm, fail(ncclInvalidArgument,
+                                     "ncclRedOpDestroy: %d is no premultiplied sum of this "
+                                     "communicator",
+                                     (int)op));
+    tutti_op_destroy(scalar->op);
+    *scalar = (struct scalar){.op = NULL};
+    return comm_leave(comm, ncclSuccess);
+}
+
+/* ---- passing a call on ----------------------------------------------------------------------- */
+
+static int64_t timeout_ms;
+
+static void timeout_read(void)
+{
+    const char *text = getenv("TUTTI_TIMEOUT_MS");
+    timeout_ms = text && *text ? 0 : -1;
+}
+
+/* NCCL's operations wait for a late rank for ever, and programs rely on it: ranks wait while one of
+ * them writes a checkpoint. So there is no time-out, unless TUTTI_TIMEOUT_MS sets one. */
+static int64_t call_timeout(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, timeout_read);
+    return timeout_ms;
+}
+
+static enum tutti_status submit(const struct call *call, tutti_op_t op, tutti_stream_t stream)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .timeout_ms = call_timeout(),
+                                               .max_blocks = call->max_blocks};
+    const enum tutti_dtype dtype = dtypes[call->dtype];
+    tutti_comm_t *comm = call->comm->comm;
+    switch (call->kind) {
+    case CALL_ALL_REDUCE:
+        return tutti_all_reduce_with(call->send, call->recv, call->count, dtype, op, comm, stream,
+                                     &options);
+    case CALL_ALL_GATHER:
+        return tutti_all_gather_with(call->send, call->recv, call->count, dtype, comm, stream,
+                                     &options);
+    case CALL_REDUCE_SCATTER:
+        return tutti_reduce_scatter_with(call->send, call->recv, call->count, dtype, op, comm,
+                                         stream, &options);
+    case CALL_ALL_TO_ALL:
+        return tutti_all_to_all_with(call->send, call->recv, call->count, dtype, comm, stream,
+                                     &options);
+    case CALL_BROADCAST:
+        return tutti_broadcast_with(call->send, call->recv, call->count, dtype, call->peer, comm,
+                                    stream, &options);
+    case CALL_REDUCE:
+        return tutti_reduce_with(call->send, call->recv, call->count, dtype, op, call->peer, comm,
+                                 stream, &options);
+    case CALL_GATHER:
+        return tutti_gather_with(call->send, call->recv, call->count, dtype, call->peer, comm,
+                                 stream, &options);
+    case CALL_SCATTER:
+        return tutti_scatter_with(call->send, call->recv, call->count, dtype, call->peer, comm,
+                                  stream, &options);
+    case CALL_SEND:
+        return tutti_send_with(call->send, call->count, dtype, call->peer, comm, stream, &options);
+    case CALL_RECV:
+        return tutti_recv_with(call->recv, call->count, dtype, call->peer, comm, stream, &options);
+    }
+    return TUTTI_ERR_INVALID;
+}
+
+/* Functions of NCCL have six forms of arguments. */
+static ncclResult_t invoke(void *function, const struct call *call)
+{
+    typedef ncclResult_t reduces(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
+                                 ncclComm_t, cudaStream_t);
+    typedef ncclResult_t copies(const void *, void *, size_t, ncclDataType_t, ncclComm_t,
+                                cudaStream_t);
+    typedef ncclResult_t rooted(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t,
+                                cudaStream_t);
+    typedef ncclResult_t reduces_rooted(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
+                                        int, ncclComm_t, cudaStream_t);
+    typedef ncclResult_t sends(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+    typedef ncclResult_t receives(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+    const void *send = call->send;
+    void *recv = call->recv;
+    const size_t count = call->count;
+    const ncclDataType_t dtype = call->dtype;
+    ncclComm_t comm = call->comm->real;
+    const cudaStream_t stream = (cudaStream_t)(void *)call->stream;
+    switch (call->kind) {
+    case CALL_ALL_REDUCE:
+    case CALL_REDUCE_SCATTER:
+        return ((reduces *)function)(send, recv, count, dtype, call->op, comm, stream);
+    case CALL_ALL_GATHER:
+    case CALL_ALL_TO_ALL:
+        return ((copies *)function)(send, recv, count, dtype, comm, stream);
+    case CALL_BROADCAST:
+    case CALL_GATHER:
+    case CALL_SCATTER:
+        return ((rooted *)function)(send, recv, count, dtype, call->peer, comm, stream);
+    case CALL_REDUCE:
+        return ((reduces_rooted *)function)(send, recv, count, dtype, call->op, call->peer, comm,
+                                            stream);
+    case CALL_SEND:
+        return ((sends *)function)(send, count, dtype, call->peer, comm, stream);
+    case CALL_RECV:
+        return ((receives *)function)(recv, count, dtype, call->peer, comm, stream);
+    }
+    return ncclInternalError;
+}
+
+static ncclResult_t submit_real(const struct call *call)
+{
+    static const enum symbol symbols[] = {
+        [CALL_ALL_REDUCE] = SYMBOL_ncclAllReduce,
+        [CALL_ALL_GATHER] = SYMBOL_ncclAllGather,
+        [CALL_REDUCE_SCATTER] = SYMBOL_ncclReduceScatter,
+        [CALL_ALL_TO_ALL] = SYMBOL_ncclAlltoAll,
+        [CALL_BROADCAST] = SYMBOL_ncclBroadcast,
+        [CALL_REDUCE] = SYMBOL_ncclReduce,
+        [CALL_GATHER] = SYMBOL_ncclGather,
+        [CALL_SCATTER] = SYMBOL_ncclScatter,
+        [CALL_SEND] = SYMBOL_ncclSend,
+        [CALL_RECV] = SYMBOL_ncclRecv,
+    };
+    void *function = real_function(symbols[call->kind]);
+    return function ? fail_real(invoke(function, call), symbol_names[call->symbol])
+                    : real_absent(symbols[call->kind]);
+}
+
+ncclResult_t call_submit(const struct call *call, tutti_stream_t stream)
+{
+    const bool by_tutti = call->comm->comm;
+    const int64_t begin = report_begin();
+    tutti_op_t op = TUTTI_SUM, made = NULL;
+    ncclResult_t result = by_tutti ? op_find(call, &op, &made) : submit_real(call);
+    if (by_tutti && result == ncclSuccess)
+        result = fail_status(submit(call, op, stream), symbol_names[call->symbol]);
+    tutti_op_destroy(made);
+    report_end(call->symbol, by_tutti ? SERVER_TUTTI : SERVER_REAL,
+               call->count * dtype_bytes(call->dtype), begin);
+    return result;
+}
+
+/* ---- NCCL's functions ------------------------------------------------------------------------ */
+
+static ncclResult_t config_read(struct call *call, const ncclCollConfig_t *config)
+{
+    const char *name = symbol_names[call->symbol];
+    if (!config)
+        return ncclSuccess;
+    if (config->magic != NCCL_API_MAGIC || config->size < sizeof *config)
+        return fail(ncclInvalidArgument,
+                    "%s: the configuration was not initialized: use NCCL_COLLCONFIG_INITIALIZER",
+                    name);
+    if (config->algSelection && *config->algSelection && config->forceAlgSelection)
+        return fail(ncclInvalidUsage,
+                    "%s: algSelection \"%s\" names algorithms of NCCL's: leave it NULL, or set "
+                    "forceAlgSelection to 0",
+                    name, config->algSelection);
+    if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1)
+        return fail(ncclInvalidArgument, "%s: maxCTAs is %d: expected 1 or more", name,
+                    config->maxCTAs);
+    call->max_blocks = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 0 : config->maxCTAs;
+    call->launched = config->launchCompletionEvent;
+    return ncclSuccess;
+}
+
+static bool reduces(enum call_kind kind)
+{
+    return kind == CALL_ALL_REDUCE || kind == CALL_REDUCE_SCATTER || kind == CALL_REDUCE;
+}
+
+/* Checks a call and passes it on, or keeps it for the end of the group. */
+static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
+{
+    const char *name = symbol_names[call.symbol];
+    ncclResult_t result = comm_enter(call.comm, call.symbol, true);
+    if (result != ncclSuccess)
+        return group_refuse(result);
+    if (!dtype_bytes(call.dtype))
+        result =
+            fail(ncclInvalidArgument, "%s: %d is no data type of NCCL's", name, (int)call.dtype);
+    else if (call.peer < 0 || call.peer >= call.comm->ranks)
+        result = fail(ncclInvalidArgument, "%s: rank %d: expected 0 to %d", name, call.peer,
+                      call.comm->ranks - 1);
+    else if (call.comm->comm && reduces(call.kind))
+        result = op_check(call.comm, call.op, call.dtype, name);
+    if (result == ncclSuccess)
+        result = config_read(&call, config);
+    if (result != ncclSuccess)
+        return group_refuse(comm_leave(call.comm, result));
+    return group_call(&call);
+}
+
+#define STREAM(stream) ((tutti_stream_t)(void *)(stream))
+
+/* Defines a collective and its form with a configuration. */
+#define COLLECTIVE(name, parameters, ...)                                                          \
+    NCCL_DEFINE(ncclResult_t, name, COLLECTIVE_##parameters)                                       \
+    {                                                                                              \
+        return call_make((struct call){.symbol = SYMBOL_##name, __VA_ARGS__}, NULL);               \
+    }                                                                                              \
+    NCCL_DEFINE(ncclResult_t, name##Config, COLLECTIVE_##parameters,                               \
+                const ncclCollConfig_t *config)                                                    \
+    {                                                                                              \
+        return call_make((struct call){.symbol = SYMBOL_##name##Config, __VA_ARGS__}, config);     \
+    }
+#define COLLECTIVE_COPIES                                                                          \
+    const void *send, void *recv, size_t count, ncclDataType_t dtype, ncclComm_t comm,             \
+        cudaStream_t stream
+#define COLLECTIVE_REDUCES                                                                         \
+    const void *send, void *recv, size_t count, ncclDataType_t dtype, ncclRedOp_t op,              \
+        ncclComm_t comm, cudaStream_t stream
+#define COLLECTIVE_ROOTED                                                                          \
+    const void *send, void *recv, size_t count, ncclDataType_t dtype, int root, ncclComm_t comm,   \
+        cudaStream_t stream
+#define COLLECTIVE_REDUCES_ROOTED                                                                  \
+    const void *send, void *recv, size_t count, ncclDataType_t dtype, ncclRedOp_t op, int root,    \
+        ncclComm_t comm, cudaStream_t stream
+#define CALL_OPERANDS                                                                              \
+    .comm = comm, .send = send, .recv = recv, .count = count, .dtype = dtype,                      \
+    .stream = STREAM(stream)
+
+COLLECTIVE(ncclAllReduce, REDUCES, .kind = CALL_ALL_REDUCE, .op = op, CALL_OPERANDS)
+COLLECTIVE(ncclReduceScatter, REDUCES, .kind = CALL_REDUCE_SCATTER, .op = op, CALL_OPERANDS)
+COLLECTIVE(ncclReduce, REDUCES_ROOTED, .kind = CALL_REDUCE, .op = op, .peer = root, CALL_OPERANDS)
+COLLECTIVE(ncclAllGather, COPIES, .kind = CALL_ALL_GATHER, CALL_OPERANDS)
+COLLECTIVE(ncclAlltoAll, COPIES, .kind = CALL_ALL_TO_ALL, CALL_OPERANDS)
+COLLECTIVE(ncclBroadcast, ROOTED, .kind = CALL_BROADCAST, .peer = root, CALL_OPERANDS)
+COLLECTIVE(ncclGather, ROOTED, .kind = CALL_GATHER, .peer = root, CALL_OPERANDS)
+COLLECTIVE(ncclScatter, ROOTED, .kind = CALL_SCATTER, .peer = root, CALL_OPERANDS)
+
+NCCL_DEFINE(ncclResult_t, ncclBcast, void *buffer, size_t count, ncclDataType_t dtype, int root,
+            ncclComm_t comm, cudaStream_t stream)
+{
+    return call_make((struct call){.kind = CALL_BROADCAST,
+                                   .symbol = SYMBOL_ncclBcast,
+                                   .comm = comm,
+                                   .send = buffer,
+                                   .recv = buffer,
+                                   .count = count,
+                                   .dtype = dtype,
+                                   .peer = root,
+                                   .stream = STREAM(stream)},
+                     NULL);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclSend, const void *send, size_t count, ncclDataType_t dtype, int peer,
+            ncclComm_t comm, cudaStream_t stream)
+{
+    return call_make((struct call){.kind = CALL_SEND,
+                                   .symbol = SYMBOL_ncclSend,
+                                   .comm = comm,
+                                   .send = send,
+                                   .count = count,
+                                   .dtype = dtype,
+                                   .peer = peer,
+                                   .stream = STREAM(stream)},
+                     NULL);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclRecv, void *recv, size_t count, ncclDataType_t dtype, int peer,
+            ncclComm_t comm, cudaStream_t stream)
+{
+    return call_make((struct call){.kind = CALL_RECV,
+                                   .symbol = SYMBOL_ncclRecv,
+                                   .comm = comm,
+                                   .recv = recv,
+                                   .count = count,
+                                   .dtype = dtype,
+                                   .peer = peer,
+                                   .stream = STREAM(stream)},
+                     NULL);
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: MIT */
+/* Handles: checks, life and queries. */
+#include "create.h"
+#include "real.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const uint64_t MAGIC = 0x74757474696e6363;
+
+enum {
+    NAP_NS = 1000000,
+    LEAVE_NAPS = 10000, /* how long an end waits for threads inside */
+};
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+/* ---- entry ----------------------------------------------------------------------------------- */
+
+static ncclResult_t check_ready(const struct ncclComm *comm, const char *name)
+{
+    const ncclResult_t state = comm_state(comm);
+    if (state == ncclInProgress)
+        return fail(ncclInvalidUsage,
+                    "%s: the communicator is not ready: wait until ncclCommGetAsyncError() no "
+                    "longer says ncclInProgress",
+                    name);
+    if (state != ncclSuccess)
+        return fail_again(state, comm->error);
+    if (comm->revoked || comm->finalized || comm->suspended)
+        return fail(ncclInvalidUsage, "%s: the communicator has been %s", name,
+                    comm->revoked     ? "revoked or aborted"
+                    : comm->finalized ? "finalized"
+                                      : "suspended: call ncclCommResume() first");
+    return ncclSuccess;
+}
+
+ncclResult_t comm_enter(ncclComm_t comm, enum symbol symbol, bool ready)
+{
+    if (!comm || comm->magic != MAGIC)
+        return fail(ncclInvalidArgument, "%s: comm is NULL, or no communicator",
+                    symbol_names[symbol]);
+    order_fetch_add_relaxed_u32(&comm->inside, 1);
+    const ncclResult_t result = ready ? check_ready(comm, symbol_names[symbol]) : ncclSuccess;
+    return result == ncclSuccess ? result : comm_leave(comm, result);
+}
+
+ncclResult_t comm_leave(ncclComm_t comm, ncclResult_t result)
+{
+    order_fetch_add_u32(&comm->inside, (uint32_t)-1); /* release N3 */
+    return result;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* Sets the context of a handle: the device's primary one, or the current one, or, as the CUDA
+ * runtime does, device 0's. */
+static ncclResult_t context_find(ncclComm_t comm, int device, const char *name)
+{
+    const struct cuda_driver *driver;
+    enum tutti_status status = cuda_driver_open(&driver);
+    if (status != TUTTI_OK)
+        return fail_status(status, name);
+    comm->driver = driver;
+    if (device < 0 && driver->ctx_current(&comm->context) == CUDA_SUCCESS && comm->context) {
+        driver->ctx_device(&comm->device);
+        return ncclSuccess;
+    }
+    comm->device = device < 0 ? 0 : device;
+    if (driver->primary_retain(&comm->context, comm->device) != CUDA_SUCCESS)
+        return fail(ncclUnhandledCudaError, "%s: cannot use CUDA device %d", name, comm->device);
+    if (device < 0)
+        driver->ctx_push(comm->context);
+    return ncclSuccess;
+}
+
+/* Reads a program's configuration, of its size. */
+static ncclResult_t config_read(ncclComm_t comm, const ncclConfig_t *given, const char *name)
+{
+    ncclConfig_t config;
+    size_t size;
+    if (!given)
+        return ncclSuccess;
+    memcpy(&size, given, sizeof size);
+    if (size < offsetof(ncclConfig_t, blocking) + sizeof config.blocking ||
+        given->magic != NCCL_API_MAGIC)
+        return fail(ncclInvalidArgument,
+                    "%s: the configuration was not initialized: use NCCL_CONFIG_INITIALIZER", name);
+    config = (ncclConfig_t){.blocking = NCCL_CONFIG_UNDEF_INT, .maxCTAs = NCCL_CONFIG_UNDEF_INT};
+    memcpy(&config, given, size < sizeof config ? size : sizeof config);
+    if (config.blocking != NCCL_CONFIG_UNDEF_INT && config.blocking != 0 && config.blocking != 1)
+        return fail(ncclInvalidArgument, "%s: blocking is %d: expected 0 or 1", name,
+                    config.blocking);
+    if (config.maxCTAs != NCCL_CONFIG_UNDEF_INT && config.maxCTAs < 1)
+        return fail(ncclInvalidArgument, "%s: maxCTAs is %d: expected 1 or more", name,
+                    config.maxCTAs);
+    if (config.blocking != NCCL_CONFIG_UNDEF_INT)
+        comm->blocking = config.blocking == 1;
+    if (config.maxCTAs != NCCL_CONFIG_UNDEF_INT)
+        comm->max_blocks = config.maxCTAs;
+    return ncclSuccess;
+}
+
+/* What NCCL's variables say where a program says nothing. */
+static void config_default(ncclComm_t comm)
+{
+    const char *blocking = getenv("NCCL_COMM_BLOCKING"), *most = getenv("NCCL_MAX_CTAS");
+    comm->blocking = !blocking || strcmp(blocking, "0") != 0;
+    comm->max_blocks = most && atoi(most) > 0 ? atoi(most) : 0;
+}
+
+ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *parent, int device,
+                           enum symbol symbol, ncclComm_t *made)
+{
+    const char *name = symbol_names[symbol];
+    ncclComm_t comm = calloc(1, sizeof *comm);
+    log_start();
+    report_start();
+    *made = NULL;
+    if (!comm)
+        return fail(ncclSystemError, "%s: no memory", name);
+    comm->magic = MAGIC;
+    ncclResult_t result = ncclSuccess;
+    if (parent) {
+        comm->driver = parent->driver;
+        comm->context = parent->context;
+        comm->device = parent->device;
+        comm->blocking = parent->blocking;
+        comm->max_blocks = parent->max_blocks;
+    } else {
+        config_default(comm);
+        result = context_find(comm, device, name);
+    }
+    if (result == ncclSuccess)
+        result = config_read(comm, config, name);
+    if (result == ncclSuccess)
+        *made = comm;
+    else
+        free(comm);
+    return result;
+}
+
+/* Destroys Tutti's communicator once the other threads have left it. */
+static ncclResult_t tutti_end(ncclComm_t comm, const char *name)
+{
+    enum tutti_status status = TUTTI_ERR_CONCURRENT;
+    for (int naps = 0; status == TUTTI_ERR_CONCURRENT && naps < LEAVE_NAPS; naps++) {
+        if (order_load_acquire_u32(&comm->inside) == 0) /* acquire N3a */
+            status = tutti_comm_destroy(comm->comm);
+        if (status == TUTTI_ERR_CONCURRENT)
+            nap();
+    }
+    return fail_status(status, name);
+}
+
+static ncclResult_t real_end(ncclComm_t comm, const char *name)
+{
+    const struct real *real = real_library();
+    return fail_real(comm->revoked ? real->abort(comm->real) : real->destroy(comm->real), name);
+}
+
+ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
+{
+    const char *name = symbol_names[symbol];
+    ncclResult_t result = comm->comm ? tutti_end(comm, name) : ncclSuccess;
+    if (result == ncclSuccess && comm->real)
+        result = real_end(comm, name);
+    if (result != ncclSuccess)
+        return result;
+    for (int i = 0; i < comm->scalar_count; i++)
+        tutti_op_destroy(comm->scalars[i].op);
+    for (struct ncclWindow_vidmem *window = comm->windows, *next; window; window = next) {
+        next = window->next;
+        free(window);
+    }
+    if (comm->event)
+        comm->driver->event_destroy(comm->event);
+    free(comm->scalars);
+    comm->magic = 0;
+    free(comm);
+    return ncclSuccess;
+}
+
+static ncclResult_t make_finalized(struct create *create)
+{
+    const struct ncclComm *comm = create->comm;
+    const char *name = symbol_names[create->symbol];
+    if (comm->real && !comm->comm)
+        return fail_real(real_library()->finalize(comm->real), name);
+    return fail_status(tutti_comm_finalize(comm->comm, -1), name);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommFinalize, ncclComm_t comm)
+{
+    struct create create = {
+        .make = make_finalized, .symbol = SYMBOL_ncclCommFinalize, .comm = comm};
+    const ncclResult_t result = comm_enter(comm, create.symbol, true);
+    if (result != ncclSuccess)
+        return group_refuse(result);
+    comm_leave(comm, result);
+    comm->finalized = true;
+    create.waits = comm->blocking;
+    return create_start(&create);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommDestroy, ncclComm_t comm)
+{
+    if (!comm)
+        return ncclSuccess;
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommDestroy, false);
+    if (result != ncclSuccess)
+        return result;
+    comm_leave(comm, result);
+    if (group_uses(comm))
+        return fail(ncclInvalidUsage, "ncclCommDestroy: the open group has calls on the "
+                                      "communicator: call ncclGroupEnd() first");
+    while (comm_state(comm) == ncclInProgress)
+        nap();
+    return comm_free(comm, SYMBOL_ncclCommDestroy);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommAbort, ncclComm_t comm)
+{
+    if (!comm)
+        return ncclSuccess;
+    const ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommAbort, false);
+    if (result != ncclSuccess)
+        return result;
+    comm_leave(comm, result);
+    comm->revoked = true;
+    if (create_abandon(comm))
+        return ncclSuccess;
+    tutti_comm_abort(comm->comm);
+    return comm_free(comm, SYMBOL_ncclCommAbort);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int flags)
+{
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommRevoke, true);
+    if (result != ncclSuccess)
+        return result;
+    if (flags != NCCL_REVOKE_DEFAULT)
+        result = fail(ncclInvalidArgument, "ncclCommRevoke: flags %d: expected 0", flags);
+    else if (!comm->comm)
+        result = fail(ncclInvalidUsage, "ncclCommRevoke: NVIDIA's library serves the communicator: "
+                                        "call ncclCommAbort()");
+    if (result == ncclSuccess) {
+        comm->revoked = true;
+        tutti_comm_abort(comm->comm);
+    }
+    return comm_leave(comm, result);
+}
+
+/* ---- queries --------------------------------------------------------------------------------- */
+
+NCCL_DEFINE(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *error)
+{
+    const ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommGetAsyncError, false);
+    if (result != ncclSuccess)
+        return result;
+    if (!error)
+        return comm_leave(comm, fail(ncclInvalidArgument, "ncclCommGetAsyncError: NULL"));
+    *error = comm_state(comm);
+    if (*error == ncclSuccess && comm->comm && !comm->revoked)
+        *error = result_of(tutti_comm_status(comm->comm, NULL), tutti_last_error());
+    else if (*error == ncclSuccess && comm->real && !comm->comm)
+        return comm_leave(comm, real_library()->async_error(comm->real, error));
+    else if (*error != ncclSuccess && *error != ncclInProgress)
+        fail_again(*error, comm->error);
+    return comm_leave(comm, ncclSuccess);
+}
+
+static ncclResult_t tell(ncclComm_t comm, enum symbol symbol, int *value, size_t member)
+{
+    ncclResult_t result = comm_enter(comm, symbol, false);
+    if (result != ncclSuccess)
+        return result;
+    if (value)
+        memcpy(value, (const char *)comm + member, sizeof *value);
+    else
+        result = fail(ncclInvalidArgument, "%s: the result is NULL", symbol_names[symbol]);
+    return comm_leave(comm, result);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommCount, const ncclComm_t comm, int *count)
+{
+    return tell(comm, SYMBOL_ncclCommCount, count, offsetof(struct ncclComm, ranks));
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int *device)
+{
+    return tell(comm, SYMBOL_ncclCommCuDevice, device, offsetof(struct ncclComm, device));
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int *rank)
+{
+    return tell(comm, SYMBOL_ncclCommUserRank, rank, offsetof(struct ncclComm, rank));
+}
+
+/* The head of what NCCL 2.29 and newer tell. `size` is the program's. */
+struct properties {
+    size_t size;
+    unsigned magic;
+    unsigned version;
+    int rank, ranks, device, nvml_device;
+    bool device_api, multimem;
+};
+
+NCCL_DEFINE(ncclResult_t, ncclCommQueryProperties, ncclComm_t comm, void *properties)
+{
+    ncclResult_t (*const function)(ncclComm_t, void *) =
+        comm && comm->real
+            ? (ncclResult_t(*)(ncclComm_t, void *))real_function(SYMBOL_ncclCommQueryProperties)
+            : NULL;
+    struct properties *own = properties, head;
+    const ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommQueryProperties, true);
+    if (result != ncclSuccess)
+        return result;
+    if (!own || own->magic != NCCL_API_MAGIC || own->size < sizeof head)
+        return comm_leave(comm, fail(ncclInvalidArgument,
+                                     "ncclCommQueryProperties: the struct was not initialized: use "
+                                     "NCCL_COMM_PROPERTIES_INITIALIZER"));
+    if (function)
+        return comm_leave(comm,
+                          fail_real(function(comm->real, properties), "ncclCommQueryProperties"));
+    head = *own;
+    memset(own, 0, own->size);
+    head.rank = comm->rank;
+    head.ranks = comm->ranks;
+    head.device = head.nvml_device = comm->device;
+    head.device_api = head.multimem = false;
+    *own = head;
+    return comm_leave(comm, ncclSuccess);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclGetVersion, int *version)
+{
+    if (!version)
+        return fail(ncclInvalidArgument, "ncclGetVersion: NULL");
+    *version = SHIM_NCCL_VERSION;
+    return real_library() ? real_library()->get_version(version) : ncclSuccess;
+}
+
+/* Nothing leaves the host, so there is nothing to encrypt. NVIDIA's library gets the setting if it
+ * serves communicators across hosts. */
+NCCL_DEFINE(ncclResult_t, ncclSetEncryption, const ncclEncryptionConfig_t *config)
+{
+    ncclResult_t (*const function)(const ncclEncryptionConfig_t *) =
+        real_serves_all() ? (ncclResult_t(*)(const ncclEncryptionConfig_t *))real_function(
+                                SYMBOL_ncclSetEncryption)
+                          : NULL;
+    if (!config || config->magic != NCCL_API_MAGIC)
+        return fail(ncclInvalidArgument, "ncclSetEncryption: the configuration is NULL or was not "
+                                         "initialized: use NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+    return function ? fail_real(function(config), "ncclSetEncryption") : ncclSuccess;
+}

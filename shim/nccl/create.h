@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* What makes a communicator, kept until it may run. */
+#ifndef SHIM_NCCL_CREATE_H
+#define SHIM_NCCL_CREATE_H
+
+#include "shim.h"
+
+#include <pthread.h>
+
+struct create {
+    struct create *next;
+    /* Makes create->comm, on its device. A comm->comm that stays NULL, and no comm->real: this rank
+     * gets none. */
+    ncclResult_t (*make)(struct create *create);
+    enum symbol symbol;
+    ncclComm_t comm;         /* what is made; of a finalize: what is finalized */
+    ncclComm_t parent;       /* NULL: none */
+    ncclComm_t *destination; /* written at the end; NULL: the caller has the handle already */
+    ncclUniqueId id;
+    bool has_id;
+    int color, key;
+    uint64_t members; /* a bit for each rank of the parent */
+    bool waits; /* the caller waits for the end; else a thread of its own ends and frees this */
+    pthread_t thread;
+    ncclResult_t result;
+    char error[SHIM_ERROR_BYTES];
+};
+
+/* Makes `create` of a handle and what makes it, and runs or keeps it. Takes the handle over. */
+ncclResult_t create_start(const struct create *given);
+
+#endif

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+/* NCCL's result of each failure, and its message: NCCL's function, then what Tutti says. */
+#include "base/log.h"
+#include "real.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* A thread reads its own last error; one that has none reads the process's. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char last[SHIM_ERROR_BYTES];
+static _Thread_local char own[SHIM_ERROR_BYTES];
+
+static void last_set(const char *text)
+{
+    snprintf(own, sizeof own, "%s", text);
+    pthread_mutex_lock(&lock);
+    snprintf(last, sizeof last, "%s", text);
+    pthread_mutex_unlock(&lock);
+}
+
+void error_copy(char *text, size_t size)
+{
+    snprintf(text, size, "%s", own);
+}
+
+ncclResult_t fail(ncclResult_t result, const char *format, ...)
+{
+    char text[SHIM_ERROR_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    last_set(text);
+    log_write(TUTTI_LOG_WARN, -1, "NCCL: %s", text);
+    return result;
+}
+
+ncclResult_t fail_again(ncclResult_t result, const char *text)
+{
+    last_set(text);
+    return result;
+}
+
+static ncclResult_t number_of(enum tutti_status status)
+{
+    switch (status) {
+    case TUTTI_OK:
+        return ncclSuccess;
+    case TUTTI_ERR_INVALID:
+        return ncclInvalidArgument;
+    case TUTTI_ERR_DECLINED:
+    case TUTTI_ERR_MISMATCH:
+    case TUTTI_ERR_CONCURRENT:
+    case TUTTI_ERR_VERSION:
+        return ncclInvalidUsage;
+    case TUTTI_ERR_TIMEOUT:
+    case TUTTI_ERR_PEER_DEAD:
+    case TUTTI_ERR_ABORTED:
+        return ncclRemoteError;
+    case TUTTI_ERR_CUDA:
+        return ncclUnhandledCudaError;
+    case TUTTI_ERR_NO_MEMORY:
+    case TUTTI_ERR_SYSTEM:
+        return ncclSystemError;
+    }
+    return ncclInternalError;
+}
+
+ncclResult_t result_of(enum tutti_status status, const char *text)
+{
+    return status == TUTTI_OK ? ncclSuccess : fail_again(number_of(status), text);
+}
+
+ncclResult_t fail_status(enum tutti_status status, const char *call)
+{
+    return status == TUTTI_OK ? ncclSuccess
+                              : fail(number_of(status), "%s: %s", call, tutti_last_error());
+}
+
+ncclResult_t fail_real(ncclResult_t result, const char *call)
+{
+    const char *(*const last_error)(ncclComm_t) =
+        (const char *(*)(ncclComm_t))real_function(SYMBOL_ncclGetLastError);
+    if (result == ncclSuccess || result == ncclInProgress)
+        return result;
+    return fail(result, "%s, by NVIDIA's library: %s", call,
+                last_error ? last_error(NULL) : ncclGetErrorString(result));
+}
+
+NCCL_DEFINE(const char *, ncclGetErrorString, ncclResult_t result)
+{
+    /* Programs compare some of these texts, so they are NCCL's. */
+    static const char *const texts[] = {
+        [ncclSuccess] = "no error",
+        [ncclUnhandledCudaError] = "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+        [ncclSystemError] = "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        [ncclInternalError] = "internal error - please report this issue to the NCCL developers",
+        [ncclInvalidArgument] = "invalid argument (run with NCCL_DEBUG=WARN for details)",
+        [ncclInvalidUsage] = "invalid usage (run with NCCL_DEBUG=WARN for details)",
+        [ncclRemoteError] = "remote process exited or there was a network error",
+        [ncclInProgress] = "NCCL operation in progress",
+    };
+    const unsigned number = (unsigned)result;
+    return number < sizeof texts / sizeof *texts ? texts[number] : "unknown result code";
+}
+
+/* Valid until the thread's next error. */
+NCCL_DEFINE(const char *, ncclGetLastError, ncclComm_t comm)
+{
+    (void)comm;
+    if (!*own) {
+        pthread_mutex_lock(&lock);
+        snprintf(own, sizeof own, "%s", last);
+        pthread_mutex_unlock(&lock);
+    }
+    return own;
+}
+
+/* ---- the log --------------------------------------------------------------------------------- */
+
+/* Tutti's log has the lines; NCCL_DEBUG sets its level where TUTTI_DEBUG does not. */
+static void level_read(void)
+{
+    static const char *const info[] = {"INFO", "ABORT", "TRACE"};
+    const char *text = getenv("NCCL_DEBUG");
+    if (!text || !*text)
+        return;
+    for (size_t i = 0; i < sizeof info / sizeof *info; i++)
+        if (strcasecmp(text, info[i]) == 0)
+            log_level_default(TUTTI_LOG_INFO);
+    fprintf(stderr, "NCCL version %d.%d.%d: its calls are served by Tutti %s\n",
+            SHIM_NCCL_VERSION / 10000, SHIM_NCCL_VERSION / 100 % 100, SHIM_NCCL_VERSION % 100,
+            tutti_version_string());
+}
+
+void log_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, level_read);
+}
+
+/* NCCL reads NCCL_DEBUG again; Tutti's level is read once. */
+NCCL_DEFINE(void, ncclResetDebugInit, void)
+{
+}
+
+EXPORT void ncclResetDebugInitInternal(void);
+void ncclResetDebugInitInternal(void)
+{
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory, registration and windows. Tutti takes any memory and needs none registered, so these
+ * functions keep what a program may ask for again. They succeed on a broken communicator, too:
+ * programs deregister before they abort. NVIDIA's communicator of the handle, if there is one, gets
+ * the windows.
+ */
+#include "cuda/kernels/arena.h"
+#include "real.h"
+
+#include <stdlib.h>
+
+NCCL_DEFINE(ncclResult_t, ncclMemAlloc, void **memory, size_t bytes)
+{
+    const struct cuda_driver *driver;
+    CUdeviceptr address = 0;
+    if (!memory || bytes == 0)
+        return fail(ncclInvalidArgument, "ncclMemAlloc: NULL, or 0 bytes");
+    *memory = NULL;
+    if (real_serves_all() && real_library())
+        return fail_real(real_library()->mem_alloc(memory, bytes), "ncclMemAlloc");
+    const enum tutti_status status = cuda_driver_open(&driver);
+    if (status != TUTTI_OK)
+        return fail_status(status, "ncclMemAlloc");
+    const CUresult result = driver->mem_alloc(&address, bytes);
+    if (result != CUDA_SUCCESS)
+        return fail(ncclUnhandledCudaError,
+                    "ncclMemAlloc: no %zu bytes on the device (CUDA error %d)", bytes, (int)result);
+    *memory = (void *)(uintptr_t)address;
+    return ncclSuccess;
+}
+
+NCCL_DEFINE(ncclResult_t, ncclMemFree, void *memory)
+{
+    const struct cuda_driver *driver;
+    if (!memory)
+        return ncclSuccess;
+    if (real_serves_all() && real_library())
+        return fail_real(real_library()->mem_free(memory), "ncclMemFree");
+    const enum tutti_status status = cuda_driver_open(&driver);
+    if (status != TUTTI_OK)
+        return fail_status(status, "ncclMemFree");
+    const CUresult result = driver->mem_free((CUdeviceptr)(uintptr_t)memory);
+    return result == CUDA_SUCCESS
+               ? ncclSuccess
+               : fail(ncclUnhandledCudaError, "ncclMemFree: %p cannot be freed (CUDA error %d)",
+                      memory, (int)result);
+}
+
+/* ---- registration ---------------------------------------------------------------------------- */
+
+NCCL_DEFINE(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void *memory, size_t bytes,
+            void **handle)
+{
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommRegister, false);
+    if (result != ncclSuccess)
+        return result;
+    if (!memory || !handle || bytes == 0)
+        result = fail(ncclInvalidArgument, "ncclCommRegister: NULL, or 0 bytes");
+    else
+        *handle = memory;
+    return comm_leave(comm, result);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void *handle)
+{
+    const ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommDeregister, false);
+    (void)handle;
+    return result == ncclSuccess ? comm_leave(comm, result) : result;
+}
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+static ncclResult_t window_register(ncclComm_t comm, struct ncclWindow_vidmem *window)
+{
+    return fail_real(real_library()->window_register(comm->real, window->memory, window->bytes,
+                                                     &window->real, window->flags),
+                     "ncclCommWindowRegister");
+}
+
+ncclResult_t windows_register(ncclComm_t comm)
+{
+    ncclResult_t result = ncclSuccess;
+    for (struct ncclWindow_vidmem *window = comm->windows; window && result == ncclSuccess;
+         window = window->next)
+        result = window_register(comm, window);
+    return result;
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void *memory, size_t bytes,
+            ncclWindow_t *made, int flags)
+{
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommWindowRegister, true);
+    if (result != ncclSuccess)
+        return result;
+    if (!memory || !made || bytes == 0)
+        return comm_leave(comm,
+                          fail(ncclInvalidArgument, "ncclCommWindowRegister: NULL, or 0 bytes"));
+    struct ncclWindow_vidmem *window = calloc(1, sizeof *window), **end = &comm->windows;
+    if (!window)
+        return comm_leave(comm, fail(ncclSystemError, "ncclCommWindowRegister: no memory"));
+    window->memory = memory;
+    window->bytes = bytes;
+    window->flags = flags;
+    if (comm->real)
+        result = window_register(comm, window);
+    if (result != ncclSuccess) {
+        free(window);
+        window = NULL;
+    }
+    /* All ranks register in one order, and NVIDIA's communicator gets them in that order. */
+    while (*end)
+        end = &(*end)->next;
+    *end = window;
+    *made = window;
+    return comm_leave(comm, result);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t window)
+{
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommWindowDeregister, false);
+    if (result != ncclSuccess || !window)
+        return result == ncclSuccess ? comm_leave(comm, result) : result;
+    struct ncclWindow_vidmem **place = &comm->windows;
+    while (*place && *place != window)
+        place = &(*place)->next;
+    if (!*place)
+        return comm_leave(comm, fail(ncclInvalidArgument, "ncclCommWindowDeregister: this is no "
+                                                          "window of the communicator"));
+    *place = window->next;
+    if (window->real && comm->real)
+        result = fail_real(real_library()->window_deregister(comm->real, window->real),
+                           "ncclCommWindowDeregister");
+    free(window);
+    return comm_leave(comm, result);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclWinGetUserPtr, ncclComm_t comm, ncclWindow_t window, void **memory)
+{
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclWinGetUserPtr, false);
+    if (result != ncclSuccess)
+        return result;
+    if (!window || !memory)
+        result = fail(ncclInvalidArgument, "ncclWinGetUserPtr: NULL");
+    else
+        *memory = window->memory;
+    return comm_leave(comm, result);
+}
+
+/* ---- memory of a communicator ---------------------------------------------------------------- */
+
+/* Tutti keeps its memory; only calls are refused meanwhile. */
+NCCL_DEFINE(ncclResult_t, ncclCommSuspend, ncclComm_t comm, int flags)
+{
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommSuspend, true);
+    if (result != ncclSuccess)
+        return result;
+    if (flags != NCCL_SUSPEND_MEM)
+        result = fail(ncclInvalidArgument, "ncclCommSuspend: flags %d: expected NCCL_SUSPEND_MEM",
+                      flags);
+    comm->suspended = result == ncclSuccess;
+    return comm_leave(comm, result);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommResume, ncclComm_t comm)
+{
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommResume, false);
+    if (result != ncclSuccess)
+        return result;
+    if (!comm->suspended)
+        result = fail(ncclInvalidUsage, "ncclCommResume: the communicator is not suspended");
+    comm->suspended = false;
+    return comm_leave(comm, result);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommMemStats, ncclComm_t comm, ncclCommMemStat_t stat,
+            uint64_t *value)
+{
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommMemStats, false);
+    if (result != ncclSuccess)
+        return result;
+    const uint64_t arena = comm->comm && comm->ranks > 1 ? sizeof(struct cuda_arena) : 0;
+    if (!value || (unsigned)stat > ncclStatGpuMemTotal)
+        result = fail(ncclInvalidArgument, "ncclCommMemStats: NULL, or no statistic %d", (int)stat);
+    else
+        *value = stat == ncclStatGpuMemSuspended ? comm->suspended
+                 : stat == ncclStatGpuMemSuspend ? 0
+                                                 : arena;
+    return comm_leave(comm, result);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * libnccl.so.2 of Tutti: a program that calls NCCL runs on Tutti unchanged.
+ *
+ *   symbols.h     what is exported, and who serves it
+ *   error.c       results, messages, the log
+ *   comm.c        communicators: life, handles, queries
+ *   create.c      what makes a communicator: ids, ranks, splits; runs in threads where it must
+ *   group.c       groups: calls and creations are kept until the outermost end
+ *   call.c        collectives and messages, reductions
+ *   memory.c      memory, registration, windows
+ *   param.c       parameters
+ *   real.c        NVIDIA's library, for what only it can do
+ *   report.c      who served what
+ *
+ * A handle is a struct of the shim. It holds a communicator of Tutti, of NVIDIA's library, or both:
+ * the second one is then made for the calls that Tutti does not have. All ranks decide alike, since
+ * they decide from what all of them know.
+ */
+#ifndef SHIM_NCCL_SHIM_H
+#define SHIM_NCCL_SHIM_H
+
+#include "abi.h"
+#include "base/order.h"
+#include "cuda/driver/driver.h"
+#include "symbols.h"
+#include "tutti/tutti.h"
+
+#include <stdbool.h>
+
+/* NCCL's version whose functions these are; ncclGetVersion() without NVIDIA's library. */
+enum { SHIM_NCCL_VERSION = 23203, SHIM_ERROR_BYTES = 1024 };
+
+/* A premultiplied sum. */
+struct scalar {
+    tutti_op_t op;      /* NULL: the place is free, or the scalar is in memory */
+    const void *memory; /* where the device finds the scalar; NULL: `op` has it */
+    ncclDataType_t dtype;
+};
+
+struct ncclComm {
+    uint64_t magic;
+    tutti_comm_t *comm; /* NULL: not made yet, aborted, or NVIDIA's library serves the handle */
+    ncclComm_t real;    /* NVIDIA's; NULL: none */
+    const struct cuda_driver *driver;
+    CUcontext context;
+    int device, rank, ranks;
+    int max_blocks; /* 0: no limit */
+    bool blocking;
+    bool revoked, finalized, suspended;
+    /* InProgress while a thread makes or finalizes it, or makes another one of it; then the result.
+     * The first thread to see Success may use it. */
+    uint32_t state;
+    bool abandoned;               /* aborted meanwhile: that thread frees the handle */
+    char error[SHIM_ERROR_BYTES]; /* of a state that is an error */
+    uint32_t inside;              /* threads that are in a call on it */
+    struct scalar *scalars;       /* of ncclRedOp_t ncclNumOps + index */
+    int scalar_count;
+    CUevent event;          /* joins streams */
+    tutti_stream_t stream;  /* scratch of a group's end: that of its messages */
+    uint64_t group;         /* ... and which group */
+    uint64_t lineage;       /* names it among its ranks */
+    uint32_t meetings[256]; /* by the bits of the ranks: how often these have met at a store */
+    struct ncclWindow_vidmem *windows;
+    bool has_grow;
+    ncclUniqueId grow; /* made by ncclCommGetUniqueId(), not used yet */
+};
+
+struct create;
+
+extern const char *const symbol_names[SYMBOLS];
+
+/* ---- error.c --------------------------------------------------------------------------------- */
+
+/* Writes the message, logs it and returns the result. */
+ncclResult_t fail(ncclResult_t result, const char *format, ...) TUTTI_PRINTF(2, 3);
+/* The result for a status of Tutti, whose message is behind "CALL: ". */
+ncclResult_t fail_status(enum tutti_status status, const char *call);
+/* The same for the result of NVIDIA's library. */
+ncclResult_t fail_real(ncclResult_t result, const char *call);
+/* The result for a status of Tutti, without a line in the log. */
+ncclResult_t result_of(enum tutti_status status, const char *text);
+/* Copies the thread's last message. */
+void error_copy(char *text, size_t size);
+/* Reads NCCL_DEBUG; before the first line of the log. */
+void log_start(void);
+/* Makes a message, that a thread of the shim has left, that of the caller. */
+ncclResult_t fail_again(ncclResult_t result, const char *text);
+
+EXPORT const char *ncclGetErrorString(ncclResult_t result);
+
+/* ---- comm.c ---------------------------------------------------------------------------------- */
+
+/* Checks a handle and counts the caller, until comm_leave(); an abort waits for it. `ready`: the
+ * communicator must have been made. */
+ncclResult_t comm_enter(ncclComm_t comm, enum symbol symbol, bool ready);
+ncclResult_t comm_leave(ncclComm_t comm, ncclResult_t result);
+
+/* Makes a handle without a communicator: on the parent's device, on that one, or for -1 on the
+ * thread's, whose context is made current if it has none. */
+ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *parent, int device,
+                           enum symbol symbol, ncclComm_t *comm);
+/* Destroys what a handle holds, once no thread is in a call on it, and frees it. */
+ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol);
+
+static inline ncclResult_t comm_state(const struct ncclComm *comm)
+{
+    return (ncclResult_t)order_load_acquire_u32(&comm->state); /* acquire N1a */
+}
+
+/* ---- create.c -------------------------------------------------------------------------------- */
+
+/* Runs creations that were kept, each in a thread if there are several, writes what the callers
+ * wait for, and frees the list. InProgress: threads go on with those that do not block. */
+ncclResult_t creates_run(struct create *list);
+/* Forgets creations that were kept. */
+void creates_drop(struct create *list);
+/* NVIDIA's communicator for calls that Tutti does not have, if there is none yet. Collective. */
+ncclResult_t create_real(ncclComm_t comm, enum symbol symbol);
+/* True if a thread is at work on the handle: it will free it. */
+bool create_abandon(ncclComm_t comm);
+
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
+
+/* ---- group.c --------------------------------------------------------------------------------- */
+
+enum call_kind {
+    CALL_ALL_REDUCE,
+    CALL_ALL_GATHER,
+    CALL_REDUCE_SCATTER,
+    CALL_ALL_TO_ALL,
+    CALL_BROADCAST,
+    CALL_REDUCE,
+    CALL_GATHER,
+    CALL_SCATTER,
+    CALL_SEND,
+    CALL_RECV,
+};
+
+/* A collective or message, checked. */
+struct call {
+    enum call_kind kind;
+    enum symbol symbol;
+    ncclComm_t comm;
+    const void *send;
+    void *recv;
+    size_t count;
+    ncclDataType_t dtype;
+    ncclRedOp_t op;
+    int peer; /* or root */
+    int max_blocks;
+    CUevent launched; /* recorded behind the call; NULL: none */
+    tutti_stream_t stream;
+};
+
+/* Runs the call, or keeps it if the thread is in a group. The caller has entered the communicator,
+ * which is left here. */
+ncclResult_t group_call(struct call *call);
+/* The same for what makes a communicator; takes the creation over. */
+ncclResult_t group_create(struct create *create);
+/* Keeps the first error of a group; returns the result. */
+ncclResult_t group_refuse(ncclResult_t result);
+/* Whether the thread's group has calls on the communicator. */
+bool group_uses(ncclComm_t comm);
+
+EXPORT ncclResult_t ncclGroupStart(void);
+EXPORT ncclResult_t ncclGroupEnd(void);
+
+/* ---- call.c ---------------------------------------------------------------------------------- */
+
+/* Passes one call to Tutti, on this stream, or to NVIDIA's library. */
+ncclResult_t call_submit(const struct call *call, tutti_stream_t stream);
+
+/* ---- memory.c -------------------------------------------------------------------------------- */
+
+struct ncclWindow_vidmem {
+    struct ncclWindow_vidmem *next;
+    void *memory;
+    size_t bytes;
+    int flags;
+    ncclWindow_t real; /* in comm->real */
+};
+
+/* Registers the windows with NVIDIA's communicator, which is new. */
+ncclResult_t windows_register(ncclComm_t comm);
+
+/* ---- report.c -------------------------------------------------------------------------------- */
+
+enum server { SERVER_TUTTI, SERVER_REAL, SERVERS };
+
+/* Before the first call. */
+void report_start(void);
+/* Counts a call, if TUTTI_NCCL_REPORT is set; begin is that of report_begin(). */
+int64_t report_begin(void);
+void report_end(enum symbol symbol, enum server server, size_t bytes, int64_t begin);
+
+#endif

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: MIT */
+/* The life of communicators of libnccl.so.2: made, split, shrunk, grown, aborted; memory and
+ * parameters. */
+#include "harness.h"
+
+static ncclConfig_t config_of(int blocking)
+{
+    return (ncclConfig_t){.size = sizeof(ncclConfig_t),
+                          .magic = NCCL_API_MAGIC,
+                          .version = 23203,
+                          .blocking = blocking,
+                          .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
+                          .minCTAs = NCCL_CONFIG_UNDEF_INT,
+                          .maxCTAs = NCCL_CONFIG_UNDEF_INT,
+                          .splitShare = NCCL_CONFIG_UNDEF_INT,
+                          .trafficClass = NCCL_CONFIG_UNDEF_INT};
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static void queried(struct rank *self)
+{
+    int count = -1, device = -1, rank = -1;
+    struct {
+        size_t size;
+        unsigned magic, version;
+        int rank, ranks, device, nvml;
+        bool device_api, multimem;
+    } properties = {.size = sizeof properties, .magic = NCCL_API_MAGIC};
+    OK(ncclCommCount(self->comm, &count));
+    OK(ncclCommCuDevice(self->comm, &device));
+    OK(ncclCommUserRank(self->comm, &rank));
+    CHECK(count == self->ranks && device == self->rank && rank == self->rank);
+    OK(ncclCommQueryProperties(self->comm, &properties));
+    CHECK(properties.ranks == count && properties.rank == rank && !properties.device_api);
+    CHECK(ncclTeamWorld(self->comm).nRanks == count && ncclTeamWorld(self->comm).rank == rank);
+    CHECK(ncclCommCount(self->comm, NULL) == ncclInvalidArgument);
+    comm_check(self->comm, self->ranks, self->stream);
+}
+
+/* PyTorch polls a communicator that does not block, and a child that is NULL until it is there. */
+static void unblocking(struct rank *self)
+{
+    ncclConfig_t config = config_of(0);
+    ncclComm_t child = NULL;
+    ncclResult_t state;
+    const ncclResult_t made =
+        ncclCommInitRankConfig(&self->comm, self->ranks, self->id, self->rank, &config);
+    CHECK((made == ncclSuccess || made == ncclInProgress) && self->comm);
+    OK(comm_wait(self->comm));
+    comm_check(self->comm, self->ranks, self->stream);
+    state = ncclCommSplit(self->comm, self->rank % 2, 0, &child, NULL);
+    CHECK(state == ncclSuccess || state == ncclInProgress);
+    OK(comm_wait(self->comm));
+    CHECK(child);
+    comm_check(child, self->rank % 2 ? 1 : 2, self->stream);
+    state = ncclCommFinalize(child);
+    CHECK(state == ncclSuccess || state == ncclInProgress);
+    OK(comm_wait(child));
+    CHECK(ncclAllReduce(self, self, 0, ncclInt8, ncclSum, child, self->stream) == ncclInvalidUsage);
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommDestroy(child));
+}
+
+static void split(struct rank *self)
+{
+    ncclComm_t child = self->comm;
+    int rank = -1;
+    const bool apart = self->rank == 0;
+    OK(ncclCommSplit(self->comm, apart ? NCCL_SPLIT_NOCOLOR : 7, -self->rank, &child, NULL));
+    CHECK(apart == (child == NULL));
+    if (child) {
+        OK(ncclCommUserRank(child, &rank));
+        CHECK(rank == self->ranks - 1 - self->rank); /* by the key */
+        comm_check(child, self->ranks - 1, self->stream);
+    }
+    CHECK(ncclCommSplit(self->comm, -2, 0, &child, NULL) == ncclInvalidArgument);
+    comm_check(self->comm, self->ranks, self->stream);
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommDestroy(child));
+}
+
+/* Several communicators of one group, whose ranks differ. */
+static void grouped(struct rank *self)
+{
+    ncclComm_t first = NULL, second = NULL;
+    OK(ncclGroupStart());
+    OK(ncclCommInitRank(&self->comm, self->ranks, self->id, self->rank));
+    CHECK(self->comm == NULL);
+    OK(ncclGroupEnd());
+    OK(ncclGroupStart());
+    OK(ncclCommSplit(self->comm, 0, 0, &first, NULL));
+    OK(ncclGroupEnd());
+    OK(ncclCommSplit(first, self->rank == 2, 0, &second, NULL));
+    comm_check(first, self->ranks, self->stream);
+    comm_check(second, self->rank == 2 ? 1 : 2, self->stream);
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommDestroy(first));
+    OK(ncclCommDestroy(second));
+}
+
+static void scalable(struct rank *self)
+{
+    ncclUniqueId ids[2] = {self->id, self->id};
+    OK(ncclCommInitRankScalable(&self->comm, self->ranks, self->rank, 2, ids, NULL));
+    comm_check(self->comm, self->ranks, self->stream);
+}
+
+static void misused(struct rank *self)
+{
+    ncclConfig_t config = config_of(1);
+    ncclComm_t comm = NULL;
+    CHECK(ncclCommInitRank(&comm, 0, self->id, 0) == ncclInvalidArgument);
+    CHECK(ncclCommInitRank(&comm, 2, self->id, 2) == ncclInvalidArgument);
+    CHECK(ncclCommInitRank(NULL, 1, self->id, 0) == ncclInvalidArgument);
+    config.magic = 0;
+    CHECK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config) == ncclInvalidArgument);
+    CHECK(strstr(ncclGetLastError(NULL), "NCCL_CONFIG_INITIALIZER"));
+    config = config_of(5);
+    CHECK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config) == ncclInvalidArgument);
+    config = config_of(1);
+    config.maxCTAs = 0;
+    CHECK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config) == ncclInvalidArgument);
+    ncclUniqueId wrong = {.internal = {1}};
+    CHECK(ncclCommInitRank(&comm, 1, wrong, 0) == ncclInvalidArgument && !comm);
+    CHECK(ncclCommDestroy(NULL) == ncclSuccess);
+    /* A group in which one creation is refused makes none. */
+    OK(ncclGroupStart());
+    OK(ncclCommInitRank(&comm, 1, self->id, 0));
+    CHECK(ncclCommInitRank(&comm, 1, self->id, 1) == ncclInvalidArgument);
+    CHECK(ncclGroupEnd() == ncclInvalidArgument && !comm);
+    /* The program's struct may be an older, shorter one. */
+    config = config_of(1);
+    config.size = offsetof(ncclConfig_t, netName);
+    OK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config));
+    comm_check(comm, 1, self->stream);
+    OK(ncclCommDestroy(comm));
+}
+
+static void test_queried(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, queried);
+}
+
+static void test_unblocking(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, false, unblocking);
+}
+
+static void test_split(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, split);
+}
+
+static void test_grouped(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, false, grouped);
+}
+
+static void test_scalable(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, false, scalable);
+}
+
+static void test_misused(void **unused)
+{
+    (void)unused;
+    ranks_run(1, false, misused);
+}
+
+/* ---- without some ranks, with more ----------------------------------------------------------- */
+
+static void shrink(struct rank *self)
+{
+    ncclComm_t fewer = NULL, last = NULL;
+    int first = 0, rank = -1;
+    if (self->rank == 0)
+        return;
+    OK(ncclCommShrink(self->comm, &first, 1, &fewer, NULL, 0));
+    OK(ncclCommUserRank(fewer, &rank));
+    CHECK(rank == self->rank - 1);
+    comm_check(fewer, self->ranks - 1, self->stream);
+    /* The same ranks again, now ending what the parent does. */
+    OK(ncclCommShrink(self->comm, &first, 1, &last, NULL, NCCL_SHRINK_ABORT));
+    comm_check(last, self->ranks - 1, self->stream);
+    CHECK(ncclAllReduce(self, self, 0, ncclInt8, ncclSum, self->comm, self->stream) ==
+          ncclInvalidUsage);
+    CHECK(ncclCommShrink(self->comm, &self->rank, 1, &last, NULL, 0) == ncclInvalidArgument);
+    OK(ncclCommDestroy(fewer));
+}
+
+/* Ranks that have lost one go on without it. */
+static void shrink_after_death(struct rank *self)
+{
+    ncclComm_t fewer = NULL;
+    ncclResult_t error = ncclSuccess;
+    int32_t *data = device_alloc(sizeof *data);
+    int lost = 1;
+    if (self->rank == lost) {
+        OK(ncclCommAbort(self->comm));
+        self->comm = NULL;
+        return;
+    }
+    (void)ncclAllReduce(data, data, 1, ncclInt32, ncclSum, self->comm, self->stream);
+    stream_wait(self->stream);
+    while (error == ncclSuccess)
+        OK(ncclCommGetAsyncError(self->comm, &error));
+    CHECK(error == ncclRemoteError && strstr(ncclGetLastError(self->comm), "rank 1"));
+    OK(ncclCommShrink(self->comm, &lost, 1, &fewer, NULL, NCCL_SHRINK_ABORT));
+    comm_check(fewer, self->ranks - 1, self->stream);
+    OK(ncclCommDestroy(self->comm));
+    self->comm = fewer;
+}
+
+static void revoke(struct rank *self)
+{
+    ncclComm_t child = NULL;
+    OK(ncclCommRevoke(self->comm, 0));
+    CHECK(ncclAllReduce(self, self, 0, ncclInt8, ncclSum, self->comm, self->stream) ==
+          ncclInvalidUsage);
+    CHECK(ncclCommFinalize(self->comm) == ncclInvalidUsage);
+    OK(ncclCommSplit(self->comm, self->rank == 1, 0, &child, NULL));
+    comm_check(child, self->rank == 1 ? 1 : self->ranks - 1, self->stream);
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommDestroy(child));
+}
+
+/* Ranks 0 and 1 take rank 2 in. */
+static ncclUniqueId grow_id;
+
+static void grow(struct rank *self)
+{
+    ncclComm_t more = NULL;
+    if (self->rank < 2)
+        OK(ncclCommInitRank(&self->comm, 2, self->id, self->rank));
+    if (self->rank == 1) {
+        OK(ncclCommGetUniqueId(self->comm, &grow_id));
+        CHECK(ncclCommGetUniqueId(self->comm, &grow_id) == ncclInvalidUsage);
+    }
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommGrow(self->comm, 3, self->rank ? &grow_id : NULL, self->rank < 2 ? -1 : 2, &more,
+                    NULL));
+    comm_check(more, 3, self->stream);
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommDestroy(more));
+}
+
+/* An abort ends what another thread waits for, on this rank and the others. */
+static void abort_waiting(struct rank *self)
+{
+    int32_t *data = device_alloc(sizeof *data);
+    ncclResult_t error = ncclSuccess;
+    if (self->rank == 0) {
+        nap_ms(100);
+    } else {
+        OK(ncclAllReduce(data, data, 1, ncclInt32, ncclSum, self->comm, self->stream));
+        stream_wait(self->stream);
+        while (error == ncclSuccess)
+            OK(ncclCommGetAsyncError(self->comm, &error));
+        CHECK(error == ncclRemoteError);
+    }
+    OK(ncclCommAbort(self->comm));
+    self->comm = NULL;
+}
+
+/* An abort of a communicator that is still being made does not wait for the others. */
+static void abort_unmade(struct rank *self)
+{
+    ncclConfig_t config = config_of(0);
+    ncclComm_t comm;
+    const ncclResult_t made = ncclCommInitRankConfig(&comm, 2, self->id, 0, &config);
+    CHECK(made == ncclInProgress || made == ncclSuccess);
+    OK(ncclCommAbort(comm));
+}
+
+static void test_shrink(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, shrink);
+}
+
+static void test_shrink_after_death(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, shrink_after_death);
+}
+
+static void test_revoke(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, revoke);
+}
+
+static void test_grow(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, false, grow);
+}
+
+static void test_abort_waiting(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, abort_waiting);
+}
+
+static void test_abort_unmade(void **unused)
+{
+    (void)unused;
+    ranks_run(1, false, abort_unmade);
+}
+
+/* ---- memory, parameters ---------------------------------------------------------------------- */
+
+static void memory(struct rank *self)
+{
+    void *data = NULL, *again = NULL, *handle = NULL;
+    ncclWindow_t window = NULL;
+    uint64_t total = 0, suspended = 2;
+    OK(ncclMemAlloc(&data, 4096));
+    OK(ncclCommRegister(self->comm, data, 4096, &handle));
+    CHECK(handle);
+    OK(ncclCommWindowRegister(self->comm, data, 4096, &window, 1));
+    OK(ncclWinGetUserPtr(self->comm, window, &again));
+    CHECK(again == data);
+    OK(ncclAllReduce(data, data, 1024, ncclInt32, ncclSum, self->comm, self->stream));
+    OK(ncclCommMemStats(self->comm, ncclStatGpuMemTotal, &total));
+    CHECK(total > 1 << 20);
+    OK(ncclCommSuspend(self->comm, NCCL_SUSPEND_MEM));
+    OK(ncclCommMemStats(self->comm, ncclStatGpuMemSuspended, &suspended));
+    CHECK(suspended == 1);
+    CHECK(ncclAllReduce(data, data, 1, ncclInt32, ncclSum, self->comm, self->stream) ==
+          ncclInvalidUsage);
+    OK(ncclCommResume(self->comm));
+    CHECK(ncclCommResume(self->comm) == ncclInvalidUsage);
+    comm_check(self->comm, self->ranks, self->stream);
+    pthread_barrier_wait(self->barrier);
+    /* A program deregisters before it aborts, also if the communicator is broken. */
+    OK(ncclCommRevoke(self->comm, 0));
+    OK(ncclCommWindowDeregister(self->comm, window));
+    CHECK(ncclCommWindowDeregister(self->comm, (ncclWindow_t)data) == ncclInvalidArgument);
+    OK(ncclCommDeregister(self->comm, handle));
+    OK(ncclMemFree(data));
+    OK(ncclMemFree(NULL));
+    CHECK(ncclMemAlloc(NULL, 1) == ncclInvalidArgument);
+}
+
+static void test_memory(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, memory);
+}
+
+static void test_parameters(void **unused)
+{
+    ncclParamHandle_t handle;
+    const char **keys, *text;
+    int count = 0, length = 0;
+    int32_t number = 0;
+    uint8_t byte;
+    char copy[8];
+    (void)unused;
+    OK(ncclParamGetAllParameterKeys(&keys, &count));
+    CHECK(count > 0);
+    for (int i = 0; i < count; i++)
+        OK(ncclParamBind(&handle, keys[i]));
+    CHECK(ncclParamBind(&handle, "NCCL_NO_SUCH") == ncclInvalidArgument);
+    setenv("NCCL_MAX_CTAS", "300", 1);
+    OK(ncclParamBind(&handle, "NCCL_MAX_CTAS"));
+    OK(ncclParamGetI32(handle, &number));
+    CHECK(number == 300 && ncclParamGetU8(handle, &byte) == ncclInvalidArgument);
+    OK(ncclParamGetStr(handle, &text));
+    CHECK(strcmp(text, "300") == 0);
+    OK(ncclParamGet(handle, copy, sizeof copy, &length));
+    CHECK(strcmp(copy, "300") == 0 && length == 4);
+    CHECK(ncclParamGet(handle, copy, 2, &length) == ncclInvalidArgument);
+    OK(ncclParamGetParameter("NCCL_MAX_CTAS", &text, &length));
+    CHECK(strcmp(text, "300") == 0);
+    unsetenv("NCCL_MAX_CTAS");
+}
+
+static void test_versions(void **unused)
+{
+    const ncclEncryptionConfig_t encryption = {.size = sizeof encryption, .magic = NCCL_API_MAGIC};
+    int version = 0;
+    (void)unused;
+    OK(ncclGetVersion(&version));
+    CHECK(version == 23203);
+    CHECK(strcmp(ncclGetErrorString(ncclSuccess), "no error") == 0);
+    CHECK(strcmp(ncclGetErrorString((ncclResult_t)77), "unknown result code") == 0);
+    OK(ncclSetEncryption(&encryption));
+    CHECK(ncclSetEncryption(NULL) == ncclInvalidArgument);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_queried),       cmocka_unit_test(test_unblocking),
+        cmocka_unit_test(test_split),         cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_scalable),      cmocka_unit_test(test_misused),
+        cmocka_unit_test(test_shrink),        cmocka_unit_test(test_shrink_after_death),
+        cmocka_unit_test(test_revoke),        cmocka_unit_test(test_grow),
+        cmocka_unit_test(test_abort_waiting), cmocka_unit_test(test_abort_unmade),
+        cmocka_unit_test(test_memory),        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_versions),
+    };
+    harness_setup();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
