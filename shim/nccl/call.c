@@ -340,6 +340,25 @@ static bool reduces(enum call_kind kind)
     return kind == CALL_ALL_REDUCE || kind == CALL_REDUCE_SCATTER || kind == CALL_REDUCE;
 }
 
+static bool is_message(enum call_kind kind)
+{
+    return kind == CALL_SEND || kind == CALL_RECV;
+}
+
+/* Settles what the communicator decides. A reduction of one rank is a copy, as NCCL's is. NCCL's
+ * messages run with any limit of blocks, so Tutti's get none. */
+static void call_settle(struct call *call)
+{
+    if (call->comm->ranks == 1 && reduces(call->kind) && (unsigned)call->op < ncclNumOps) {
+        call->kind = CALL_BROADCAST;
+        call->peer = 0;
+    }
+    if (is_message(call->kind))
+        call->max_blocks = 0;
+    else if (!call->max_blocks)
+        call->max_blocks = call->comm->max_blocks;
+}
+
 /* Checks a call and passes it on, or keeps it for the end of the group. */
 static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
 {
@@ -359,6 +378,7 @@ static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
         result = config_read(&call, config);
     if (result != ncclSuccess)
         return group_refuse(comm_leave(call.comm, result));
+    call_settle(&call);
     return group_call(&call);
 }
 
@@ -400,45 +420,30 @@ COLLECTIVE(ncclBroadcast, ROOTED, .kind = CALL_BROADCAST, .peer = root, CALL_OPE
 COLLECTIVE(ncclGather, ROOTED, .kind = CALL_GATHER, .peer = root, CALL_OPERANDS)
 COLLECTIVE(ncclScatter, ROOTED, .kind = CALL_SCATTER, .peer = root, CALL_OPERANDS)
 
-NCCL_DEFINE(ncclResult_t, ncclBcast, void *buffer, size_t count, ncclDataType_t dtype, int root,
+NCCL_DEFINE(ncclResult_t, ncclBcast, void *recv, size_t count, ncclDataType_t dtype, int root,
             ncclComm_t comm, cudaStream_t stream)
 {
-    return call_make((struct call){.kind = CALL_BROADCAST,
-                                   .symbol = SYMBOL_ncclBcast,
-                                   .comm = comm,
-                                   .send = buffer,
-                                   .recv = buffer,
-                                   .count = count,
-                                   .dtype = dtype,
-                                   .peer = root,
-                                   .stream = STREAM(stream)},
-                     NULL);
+    const void *send = recv;
+    return call_make(
+        (struct call){
+            .symbol = SYMBOL_ncclBcast, .kind = CALL_BROADCAST, .peer = root, CALL_OPERANDS},
+        NULL);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclSend, const void *send, size_t count, ncclDataType_t dtype, int peer,
             ncclComm_t comm, cudaStream_t stream)
 {
-    return call_make((struct call){.kind = CALL_SEND,
-                                   .symbol = SYMBOL_ncclSend,
-                                   .comm = comm,
-                                   .send = send,
-                                   .count = count,
-                                   .dtype = dtype,
-                                   .peer = peer,
-                                   .stream = STREAM(stream)},
-                     NULL);
+    void *recv = NULL;
+    return call_make(
+        (struct call){.symbol = SYMBOL_ncclSend, .kind = CALL_SEND, .peer = peer, CALL_OPERANDS},
+        NULL);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclRecv, void *recv, size_t count, ncclDataType_t dtype, int peer,
             ncclComm_t comm, cudaStream_t stream)
 {
-    return call_make((struct call){.kind = CALL_RECV,
-                                   .symbol = SYMBOL_ncclRecv,
-                                   .comm = comm,
-                                   .recv = recv,
-                                   .count = count,
-                                   .dtype = dtype,
-                                   .peer = peer,
-                                   .stream = STREAM(stream)},
-                     NULL);
+    const void *send = NULL;
+    return call_make(
+        (struct call){.symbol = SYMBOL_ncclRecv, .kind = CALL_RECV, .peer = peer, CALL_OPERANDS},
+        NULL);
 }

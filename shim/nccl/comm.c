@@ -178,8 +178,11 @@ ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
         next = window->next;
         free(window);
     }
-    if (comm->event)
+    CUcontext popped;
+    if (comm->event && comm->driver->ctx_push(comm->context) == CUDA_SUCCESS) {
         comm->driver->event_destroy(comm->event);
+        comm->driver->ctx_pop(&popped);
+    }
     free(comm->scalars);
     comm->magic = 0;
     free(comm);
@@ -232,6 +235,10 @@ NCCL_DEFINE(ncclResult_t, ncclCommAbort, ncclComm_t comm)
     if (result != ncclSuccess)
         return result;
     comm_leave(comm, result);
+    if (group_uses(comm))
+        return fail(ncclInvalidUsage,
+                    "ncclCommAbort: the open group has calls on the communicator: "
+                    "call ncclGroupEnd() first");
     comm->revoked = true;
     if (create_abandon(comm))
         return ncclSuccess;

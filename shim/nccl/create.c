@@ -263,19 +263,18 @@ static enum tutti_status shared_bytes(const struct shared_store *shared, const c
 
 /* ---- Tutti's communicators ------------------------------------------------------------------- */
 
-static struct tutti_comm_options options_of(const struct ncclComm *comm)
+static struct tutti_comm_options options_make(void)
 {
     return (struct tutti_comm_options){.struct_size = sizeof(struct tutti_comm_options),
                                        .name = "nccl",
-                                       .device = TUTTI_DEVICE_CUDA,
-                                       .max_blocks = comm->max_blocks};
+                                       .device = TUTTI_DEVICE_CUDA};
 }
 
 /* The ranks of a store make a communicator. */
 static ncclResult_t make_at_store(struct create *create, struct shared_store *shared, int rank,
                                   int ranks)
 {
-    struct tutti_comm_options options = options_of(create->comm);
+    const struct tutti_comm_options options = options_make();
     create->comm->rank = rank;
     create->comm->ranks = ranks;
     return fail_status(tutti_comm_create(shared->store, rank, ranks, &options, &create->comm->comm),
@@ -285,7 +284,7 @@ static ncclResult_t make_at_store(struct create *create, struct shared_store *sh
 static ncclResult_t make_of_id(struct create *create)
 {
     ncclComm_t comm = create->comm;
-    struct tutti_comm_options options = options_of(comm);
+    const struct tutti_comm_options options = options_make();
     struct tutti_unique_id id;
     memcpy(&id, &create->id, sizeof id);
     comm->lineage = mix(0, &id, sizeof id);
@@ -510,8 +509,6 @@ static ncclResult_t make_split(struct create *create)
 {
     ncclComm_t parent = create->parent, comm = create->comm;
     const char *name = symbol_names[create->symbol];
-    struct tutti_comm_options options = {.struct_size = sizeof options,
-                                         .max_blocks = comm->max_blocks};
     const int color = create->color < 0 ? TUTTI_NO_COLOR : create->color;
     const uint64_t lineage[] = {parent->lineage, (uint64_t)create->color + 1,
                                 ++parent->meetings[0]};
@@ -522,8 +519,8 @@ static ncclResult_t make_split(struct create *create)
             name);
     if (parent->revoked)
         return split_at_store(create);
-    const ncclResult_t result = fail_status(
-        tutti_comm_split(parent->comm, color, create->key, &options, &comm->comm), name);
+    const ncclResult_t result =
+        fail_status(tutti_comm_split(parent->comm, color, create->key, NULL, &comm->comm), name);
     if (result == ncclSuccess && comm->comm) {
         comm->rank = tutti_comm_rank(comm->comm);
         comm->ranks = tutti_comm_world_size(comm->comm);

@@ -32,6 +32,7 @@ ncclResult_t fail(ncclResult_t result, const char *format, ...)
 {
     char text[SHIM_ERROR_BYTES];
     va_list arguments;
+    log_start();
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

@@ -296,6 +296,18 @@ static void captured(struct rank *self)
     CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
+/* A reduction of one rank is a copy, which may be captured. */
+static void captured_alone(struct rank *self)
+{
+    struct buffers b = buffers_make(self);
+    CUgraph graph;
+    CHECK(cuStreamBeginCapture_v2(self->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+          CUDA_SUCCESS);
+    OK(ncclAllReduce(b.send, b.recv, COUNT, ncclFloat32, ncclAvg, self->comm, self->stream));
+    CHECK(cuStreamEndCapture(self->stream, &graph) == CUDA_SUCCESS);
+    CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
 static void test_exchange(void **unused)
 {
     (void)unused;
@@ -319,6 +331,7 @@ static void test_captured(void **unused)
 {
     (void)unused;
     ranks_run(RANKS, true, captured);
+    ranks_run(1, true, captured_alone);
 }
 
 static void streams_wait(const cudaStream_t *all)
@@ -487,6 +500,28 @@ static void disagreeing(struct rank *self)
     self->comm = NULL;
 }
 
+/* A program's limit of blocks holds for what can keep it, and refuses nothing. */
+static void limited(struct rank *self)
+{
+    ncclConfig_t config = {.size = sizeof config,
+                           .magic = NCCL_API_MAGIC,
+                           .blocking = NCCL_CONFIG_UNDEF_INT,
+                           .maxCTAs = 1};
+    OK(ncclCommInitRankConfig(&self->comm, self->ranks, self->id, self->rank, &config));
+    all_reduce(self);
+    reduce_scatter(self);
+    all_gather(self);
+    all_to_all(self);
+    rooted(self);
+    exchange(self);
+}
+
+static void test_limited(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, false, limited);
+}
+
 static void test_configured(void **unused)
 {
     (void)unused;
@@ -516,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_captured),      cmocka_unit_test(test_one_thread),
         cmocka_unit_test(test_premultiplied), cmocka_unit_test(test_configured),
         cmocka_unit_test(test_misused),       cmocka_unit_test(test_disagreeing),
+        cmocka_unit_test(test_limited),
     };
     harness_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);

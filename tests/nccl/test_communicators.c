@@ -3,6 +3,9 @@
  * parameters. */
 #include "harness.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 static ncclConfig_t config_of(int blocking)
 {
     return (ncclConfig_t){.size = sizeof(ncclConfig_t),
@@ -137,6 +140,35 @@ static void misused(struct rank *self)
     OK(ncclCommDestroy(comm));
 }
 
+/* Each rank a process, as a launcher starts them; the parent has made the id. */
+static void test_processes(void **unused)
+{
+    ncclUniqueId id;
+    pid_t pids[RANKS];
+    (void)unused;
+    OK(ncclGetUniqueId(&id));
+    for (int r = 0; r < RANKS; r++) {
+        pids[r] = fork();
+        CHECK(pids[r] >= 0);
+        if (pids[r])
+            continue;
+        ncclComm_t comm, child;
+        device_enter(r);
+        const cudaStream_t stream = stream_create();
+        OK(ncclCommInitRank(&comm, RANKS, id, r));
+        OK(ncclCommSplit(comm, r == 0, 0, &child, NULL));
+        comm_check(comm, RANKS, stream);
+        comm_check(child, r == 0 ? 1 : RANKS - 1, stream);
+        OK(ncclCommDestroy(child));
+        OK(ncclCommDestroy(comm));
+        _exit(0);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        int status = -1;
+        CHECK(waitpid(pids[r], &status, 0) == pids[r] && status == 0);
+    }
+}
+
 static void test_queried(void **unused)
 {
     (void)unused;
@@ -217,7 +249,7 @@ static void shrink_after_death(struct rank *self)
     self->comm = fewer;
 }
 
-static void revoke(struct rank *self)
+static void revoked(struct rank *self)
 {
     ncclComm_t child = NULL;
     OK(ncclCommRevoke(self->comm, 0));
@@ -293,7 +325,7 @@ static void test_shrink_after_death(void **unused)
 static void test_revoke(void **unused)
 {
     (void)unused;
-    ranks_run(RANKS, true, revoke);
+    ranks_run(RANKS, true, revoked);
 }
 
 static void test_grow(void **unused)
@@ -399,6 +431,7 @@ static void test_versions(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_processes), /* forks, so before CUDA is used */
         cmocka_unit_test(test_queried),       cmocka_unit_test(test_unblocking),
         cmocka_unit_test(test_split),         cmocka_unit_test(test_grouped),
         cmocka_unit_test(test_scalable),      cmocka_unit_test(test_misused),
