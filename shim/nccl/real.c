@@ -18,6 +18,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef REAL_BINDING
+#define REAL_BINDING                                                                               \
+    RTLD_DEEPBIND /* NVIDIA's functions call each other, not those of this library */
+#endif
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct real functions;
 static void *library;
@@ -100,7 +105,7 @@ static void open_library(void)
     char path[PATH_MAX];
     if (!find(path))
         return;
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | REAL_BINDING);
     if (!handle) {
         log_write(TUTTI_LOG_WARN, -1, "NCCL: cannot open %s: %s", path, dlerror());
         lacking = "NVIDIA's library cannot be opened; a line of the log says why";

@@ -9,7 +9,7 @@
 
 /* A rank that is late, since others have its core, is blamed like one that stands still. Kernels
  * that run on the CPU are late more often. */
-enum { PATIENCE_MS = 400, PATIENCE_CUDA_MS = 1500 };
+enum { PATIENCE_MS = 400, PATIENCE_CUDA_MS = 4000 };
 
 static void stop(struct faults_rank *self)
 {

@@ -17,13 +17,13 @@ struct ncclWindow_vidmem {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-char standin_calls[4096];
+char real_calls[4096];
 
 static void note(const char *name)
 {
     pthread_mutex_lock(&lock);
-    const size_t length = strlen(standin_calls);
-    snprintf(standin_calls + length, sizeof standin_calls - length, " %s", name);
+    const size_t length = strlen(real_calls);
+    snprintf(real_calls + length, sizeof real_calls - length, " %s", name);
     pthread_mutex_unlock(&lock);
 }
 

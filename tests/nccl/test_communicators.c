@@ -222,8 +222,9 @@ static void shrink(struct rank *self)
     comm_check(last, self->ranks - 1, self->stream);
     CHECK(ncclAllReduce(self, self, 0, ncclInt8, ncclSum, self->comm, self->stream) ==
           ncclInvalidUsage);
-    CHECK(ncclCommShrink(self->comm, &self->rank, 1, &last, NULL, 0) == ncclInvalidArgument);
+    CHECK(ncclCommShrink(self->comm, &self->rank, 1, &fewer, NULL, 0) == ncclInvalidArgument);
     OK(ncclCommDestroy(fewer));
+    OK(ncclCommDestroy(last));
 }
 
 /* Ranks that have lost one go on without it. */

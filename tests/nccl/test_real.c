@@ -10,7 +10,7 @@
 static const char *calls(void)
 {
     void *library = dlopen(REAL, RTLD_NOW | RTLD_NOLOAD);
-    const char *text = library ? dlsym(library, "standin_calls") : "";
+    const char *text = library ? dlsym(library, "real_calls") : "";
     CHECK(text);
     return text;
 }
