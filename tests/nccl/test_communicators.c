@@ -3,9 +3,6 @@
  * parameters. */
 #include "harness.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 static ncclConfig_t config_of(int blocking)
 {
     return (ncclConfig_t){.size = sizeof(ncclConfig_t),
@@ -138,35 +135,6 @@ static void misused(struct rank *self)
     OK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config));
     comm_check(comm, 1, self->stream);
     OK(ncclCommDestroy(comm));
-}
-
-/* Each rank a process, as a launcher starts them; the parent has made the id. */
-static void test_processes(void **unused)
-{
-    ncclUniqueId id;
-    pid_t pids[RANKS];
-    (void)unused;
-    OK(ncclGetUniqueId(&id));
-    for (int r = 0; r < RANKS; r++) {
-        pids[r] = fork();
-        CHECK(pids[r] >= 0);
-        if (pids[r])
-            continue;
-        ncclComm_t comm, child;
-        device_enter(r);
-        const cudaStream_t stream = stream_create();
-        OK(ncclCommInitRank(&comm, RANKS, id, r));
-        OK(ncclCommSplit(comm, r == 0, 0, &child, NULL));
-        comm_check(comm, RANKS, stream);
-        comm_check(child, r == 0 ? 1 : RANKS - 1, stream);
-        OK(ncclCommDestroy(child));
-        OK(ncclCommDestroy(comm));
-        _exit(0);
-    }
-    for (int r = 0; r < RANKS; r++) {
-        int status = -1;
-        CHECK(waitpid(pids[r], &status, 0) == pids[r] && status == 0);
-    }
 }
 
 static void test_queried(void **unused)
@@ -432,7 +400,6 @@ static void test_versions(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_processes), /* forks, so before CUDA is used */
         cmocka_unit_test(test_queried),       cmocka_unit_test(test_unblocking),
         cmocka_unit_test(test_split),         cmocka_unit_test(test_grouped),
         cmocka_unit_test(test_scalable),      cmocka_unit_test(test_misused),
