@@ -11,7 +11,7 @@
  * source so: the credit (Y1). A worker pushes its line of piece q, from the fourth on, once it has
  * the credit of every target for q - 3. So the line is empty when it is written. Lines of the first
  * three pieces were last used two pipelined operations ago, and all peers have left that operation
- * (operation.cuh).
+ * (operation.cuh). docs/models/pipe.pml is the model.
  */
 #ifndef TUTTI_CUDA_PIPE_CUH
 #define TUTTI_CUDA_PIPE_CUH
@@ -126,14 +126,19 @@ template <typename SELF> struct pipe_turns {
         }
     }
 
-    /* Before a push of piece q. Returns the same to all threads of a warp: they push together, or
-     * none does. */
-    __device__ __forceinline__ bool may_push(unsigned targets, uint64_t q)
+    /* Returns the same to all threads of a warp: they push together, or none does. */
+    __device__ __forceinline__ bool warp_is_well()
     {
-        if (q >= CUDA_PIPES)
-            credits_await(targets, q);
         well = __all_sync(~0u, well);
         return well;
+    }
+
+    /* Before a push of piece q to its targets. */
+    __device__ __forceinline__ bool may_push(uint64_t q)
+    {
+        if (q >= CUDA_PIPES)
+            credits_await(to, q);
+        return warp_is_well();
     }
 
     /* The control warp: tells the sources what the last turn has emptied. Bit p of `sources`: data
@@ -217,7 +222,7 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
 
     __device__ __forceinline__ void push(uint64_t q)
     {
-        if (!base::may_push(to, q))
+        if (!base::may_push(q))
             return;
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {

@@ -13,8 +13,12 @@
  *
  * Lines lie in copies[use mod 2][q mod 3][source][unit]: no rank gets lines of both hops from one
  * source. The credit of a turn (Y1) says that all lines of that turn are empty again. A worker
- * pushes lines of piece q in either hop once it has the credits of the targets for q - 3. It has
- * these in the end: a turn needs only lines that the others push in that turn or before.
+ * pushes its lines of piece q to their owners once it has these ranks' credits for q - 3. It has
+ * them in the end: a turn needs only lines that the others push in that turn or before.
+ *
+ * Hop 2 awaits no credits. An owner that has the root's line of piece q knows that its receivers
+ * have emptied the lines of q - 3: the root had the credits of all owners for q - 3, and its own
+ * fence for q - 3, before it pushed that line. docs/models/relay.pml is the model.
  *
  * A WAY:
  *
@@ -82,7 +86,7 @@ template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LIN
     __device__ __forceinline__ void push(uint64_t q)
     {
         const uint64_t i = index_of(q);
-        if (!base::may_push(to, q) || i - lane >= chunk)
+        if (!base::may_push(q) || i - lane >= chunk)
             return;
 #pragma unroll
         for (int p = 1; p < LEAVES; p++) {
@@ -128,7 +132,7 @@ template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LIN
             take_lines(q, sources, [&](int p, unit<2> its) { x[p] = its; });
             result = WAY::result_of(user, WAY::own_of(user, at), sources, x);
         }
-        if (!base::may_push(receivers, q))
+        if (!base::warp_is_well())
             return;
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A large block from the root or to it, in two hops over all links: src/cuda/kernels/relay.cuh. Rank 0 broadcasts,
+ * or all reduce to rank 1. The block has a chunk for each other rank, its owner; the last owner's lacks a unit.
+ *
+ * Abstracted: pipe_turns.pml. Byte lines are in pipe.pml.
+ *
+ * Shown: as pipe.pml.
+ *
+ * Twins: NO_CREDIT, AHEAD, NO_FENCE, NO_HEADER, as of pipe.pml.
+ */
+#define BROADCASTS 1
+#define REDUCES 2
+#define ROOT (kind[OP] == REDUCES)
+#define IS_ROOT (me == ROOT)
+#define OTHERS(p) ((p) != me && (p) != ROOT)
+
+/* Of hop 1; of hop 2, which awaits no credits. */
+#define OWNERS(p) (OTHERS(p) && (kind[OP] == REDUCES || IS_ROOT))
+#define RECEIVERS(p) (kind[OP] == REDUCES -> (p) == ROOT : OTHERS(p))
+#define SOURCES(p) (kind[OP] == REDUCES -> (p) != me : (p) == ROOT)
+
+#define GIVES(p) ((p) != me)
+#define IS_SOURCE(p) false
+#include "pipe_turns.pml"
+
+/* An owner has a unit of this piece. */
+#define IS_LAST(owner) ((owner) == (ROOT == RANKS - 1 -> RANKS - 2 : RANKS - 1))
+#define OWNS(owner, q) ((q) * width[OP] + lane + IS_LAST(owner) < units[OP])
+
+inline choose()
+{
+    if
+    :: kind[OP] == 0 ->
+        if
+        :: shape(BROADCASTS, 1, 1)
+        :: shape(BROADCASTS, 1, 4)
+        :: shape(REDUCES, 1, 5)
+        fi;
+        forget_shape((OP + 2) % USES)
+    :: else
+    fi
+}
+
+inline push(q)
+{
+    for (peer : 0 .. RANKS - 1) {
+        if
+        :: OWNERS(peer) && OWNS(peer, q) -> store(AT(peer, q, me), LINE(q, me))
+        :: else
+        fi
+    }
+    peer = 0
+}
+
+inline take(source)
+{
+    await(AT(me, turn, source), LINE(turn, source));
+    make_empty(AT(me, turn, source))
+}
+
+inline take_sources()
+{
+    for (peer : 0 .. RANKS - 1) {
+        if
+        :: peer != me && SOURCES(peer) && OWNS(me, turn) -> take(peer)
+        :: else
+        fi
+    }
+    peer = 0
+}
+
+inline push_result()
+{
+    for (peer : 0 .. RANKS - 1) {
+        if
+        :: RECEIVERS(peer) && OWNS(me, turn) -> store(AT(peer, turn, me), LINE(turn, me))
+        :: else
+        fi
+    }
+    peer = 0
+}
+
+inline gather()
+{
+    for (peer : 0 .. RANKS - 1) {
+        if
+        :: OTHERS(peer) && OWNS(peer, turn) -> take(peer)
+        :: else
+        fi
+    }
+    peer = 0
+}
+
+proctype Worker(byte me; byte lane)
+{
+    byte turn, peer;
+    bit number;
+    do
+    :: atomic { choose(); push(0) }
+       do
+       :: turn < TURNS ->
+            atomic {
+                if
+                :: turn + 1 < TURNS -> MAY_PUSH(OWNERS, turn + 1); push(turn + 1)
+                :: else
+                fi
+            }
+            /* hand_on() */
+            if
+            :: !IS_ROOT ->
+                atomic { take_sources() }
+                atomic { push_result() }
+            :: else
+            fi;
+            atomic {
+                if
+                :: IS_ROOT == (kind[OP] == REDUCES) -> gather()
+                :: else
+                fi;
+                if
+                :: IS_ROOT && kind[OP] == BROADCASTS
+                :: else -> end_turn()
+                fi;
+                turn++
+            }
+       :: else -> break
+       od;
+       atomic { end_launch() }
+       atomic { launch[me] == number }
+    od
+}
+
+init {
+    byte rank, lane;
+    atomic { run_all() }
+}
