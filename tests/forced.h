@@ -7,7 +7,11 @@
 #include "comm/comm.h"
 #include "cuda/kernels/rows.h"
 
-enum { FORCED_KERNEL = 16, FORCED_TUNED = CUDA_TWO_SHOT_PIPELINED + 1 /* kernels of tables */ };
+enum {
+    FORCED_KERNEL = 16,
+    FORCED_TUNED = CUDA_TWO_SHOT_PIPELINED + 1, /* kernels of tables, for floats */
+    FORCED_ANY = CUDA_TWO_SHOT_RELAYED + 1,     /* and for integers */
+};
 #define FORCED(kernel) (FORCED_KERNEL + CUDA_##kernel)
 
 /* Makes the communicator's next calls use the kernel, if it is one. Returns the algorithm to ask

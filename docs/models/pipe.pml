@@ -115,7 +115,7 @@ inline push(q)
 #ifdef BYTES
             tell(q);
 #endif
-            store(AT(peer, q, me), LINE(q, me))
+            store(AT(peer, q, 0, me), LINE(q, 0, me))
         :: else
         fi
     }
@@ -126,7 +126,7 @@ inline collect()
 {
     for (peer : 0 .. RANKS - 1) {
         if
-        :: FROM(peer) && HAS(turn) -> await(AT(me, turn, peer), LINE(turn, peer))
+        :: FROM(peer) && HAS(turn) -> await(AT(me, turn, 0, peer), LINE(turn, 0, peer))
         :: else
         fi
     }
@@ -140,7 +140,7 @@ inline collect()
 #endif
     for (peer : 0 .. RANKS - 1) {
         if
-        :: FROM(peer) && HAS(turn) -> make_empty(AT(me, turn, peer))
+        :: FROM(peer) && HAS(turn) -> make_empty(AT(me, turn, 0, peer))
         :: else
         fi
     }

@@ -15,7 +15,10 @@
 #define PIPES 3
 #define USES 4
 #define TURNS_MOST 5
-#define PIPE ((RANKS - 1) * LANES)
+#ifndef HOPS
+#define HOPS 1 /* that have places of their own */
+#endif
+#define PIPE ((RANKS - 1) * LANES * HOPS)
 #define CELLS (RANKS * 2 * PIPES * PIPE)
 #include "lines.pml"
 
@@ -43,9 +46,10 @@ byte credit[RANKS * RANKS * LANES], credit_air[RANKS * RANKS * LANES];
 #else
 #define SET (OP % 2)
 #endif
-#define AT(owner, q, source)                                                                                      \
-    ((((owner) * 2 + SET) * PIPES + (q) % PIPES) * PIPE + ((source) - ((source) > (owner))) * width[OP] + lane)
-#define LINE(q, source) (1 + ((OP * TURNS_MOST + (q)) * RANKS + (source)) * LANES + lane)
+#define AT(owner, q, hop, source)                                                                             \
+    ((((owner) * 2 + SET) * PIPES + (q) % PIPES) * PIPE +                                                     \
+     ((hop) * (RANKS - 1) + (source) - ((source) > (owner))) * width[OP] + lane)
+#define LINE(q, hop, source) (1 + (((OP * TURNS_MOST + (q)) * HOPS + (hop)) * RANKS + (source)) * LANES + lane)
 #define CREDIT_AT(owner, source) (((owner) * RANKS + (source)) * LANES + lane)
 
 #ifdef AHEAD
@@ -134,7 +138,11 @@ proctype Control(byte me; byte lane)
 #ifndef NO_FENCE
         for (peer : 0 .. RANKS - 1) {
             if
-            :: peer != me -> fence(AT(me, emptied[BLOCK] - 1, peer))
+            :: peer != me ->
+#if HOPS == 2
+                fence(AT(me, emptied[BLOCK] - 1, 1, peer));
+#endif
+                fence(AT(me, emptied[BLOCK] - 1, 0, peer))
             :: else
             fi
         }

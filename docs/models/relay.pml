@@ -2,6 +2,7 @@
 /*
  * A large block from the root or to it, in two hops over all links: src/cuda/kernels/relay.cuh. Rank 0 broadcasts,
  * or all reduce to rank 1. The block has a chunk for each other rank, its owner; the last owner's lacks a unit.
+ * With TO_ALL all reduce to all: there is no root, and hop 2 has places of its own.
  *
  * Abstracted: pipe_turns.pml. Byte lines are in pipe.pml.
  *
@@ -11,14 +12,24 @@
  */
 #define BROADCASTS 1
 #define REDUCES 2
+#ifdef TO_ALL
+#define HOPS 2
+#define ROOT RANKS
+#define OTHERS(p) ((p) != me)
+#define OWNERS(p) OTHERS(p)
+#define RECEIVERS(p) OTHERS(p)
+#define SOURCES(p) OTHERS(p)
+#define GATHERS true
+#else
 #define ROOT (kind[OP] == REDUCES)
-#define IS_ROOT (me == ROOT)
 #define OTHERS(p) ((p) != me && (p) != ROOT)
-
 /* Of hop 1; of hop 2, which awaits no credits. */
 #define OWNERS(p) (OTHERS(p) && (kind[OP] == REDUCES || IS_ROOT))
 #define RECEIVERS(p) (kind[OP] == REDUCES -> (p) == ROOT : OTHERS(p))
 #define SOURCES(p) (kind[OP] == REDUCES -> (p) != me : (p) == ROOT)
+#define GATHERS (IS_ROOT == (kind[OP] == REDUCES))
+#endif
+#define IS_ROOT (me == ROOT)
 
 #define GIVES(p) ((p) != me)
 #define IS_SOURCE(p) false
@@ -33,9 +44,14 @@ inline choose()
     if
     :: kind[OP] == 0 ->
         if
+#ifdef TO_ALL
+        :: shape(REDUCES, 1, 1)
+        :: shape(REDUCES, 1, 5)
+#else
         :: shape(BROADCASTS, 1, 1)
         :: shape(BROADCASTS, 1, 4)
         :: shape(REDUCES, 1, 5)
+#endif
         fi;
         forget_shape((OP + 2) % USES)
     :: else
@@ -46,24 +62,24 @@ inline push(q)
 {
     for (peer : 0 .. RANKS - 1) {
         if
-        :: OWNERS(peer) && OWNS(peer, q) -> store(AT(peer, q, me), LINE(q, me))
+        :: OWNERS(peer) && OWNS(peer, q) -> store(AT(peer, q, 0, me), LINE(q, 0, me))
         :: else
         fi
     }
     peer = 0
 }
 
-inline take(source)
+inline take(hop, source)
 {
-    await(AT(me, turn, source), LINE(turn, source));
-    make_empty(AT(me, turn, source))
+    await(AT(me, turn, hop, source), LINE(turn, hop, source));
+    make_empty(AT(me, turn, hop, source))
 }
 
 inline take_sources()
 {
     for (peer : 0 .. RANKS - 1) {
         if
-        :: peer != me && SOURCES(peer) && OWNS(me, turn) -> take(peer)
+        :: peer != me && SOURCES(peer) && OWNS(me, turn) -> take(0, peer)
         :: else
         fi
     }
@@ -74,7 +90,7 @@ inline push_result()
 {
     for (peer : 0 .. RANKS - 1) {
         if
-        :: RECEIVERS(peer) && OWNS(me, turn) -> store(AT(peer, turn, me), LINE(turn, me))
+        :: RECEIVERS(peer) && OWNS(me, turn) -> store(AT(peer, turn, HOPS - 1, me), LINE(turn, HOPS - 1, me))
         :: else
         fi
     }
@@ -85,7 +101,7 @@ inline gather()
 {
     for (peer : 0 .. RANKS - 1) {
         if
-        :: OTHERS(peer) && OWNS(peer, turn) -> take(peer)
+        :: OTHERS(peer) && OWNS(peer, turn) -> take(HOPS - 1, peer)
         :: else
         fi
     }
@@ -115,7 +131,7 @@ proctype Worker(byte me; byte lane)
             fi;
             atomic {
                 if
-                :: IS_ROOT == (kind[OP] == REDUCES) -> gather()
+                :: GATHERS -> gather()
                 :: else
                 fi;
                 if

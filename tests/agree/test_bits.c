@@ -3,10 +3,14 @@
  * Blocks of every collective, moved or reduced, with the bits that are special to kernels: all
  * ones, and words that differ from these in the last bits only (src/cuda/kernels/lines.cuh). Sizes
  * that each kernel serves, whole and not, on addresses that are aligned and not, in place and not.
+ * All-reduces of integers and bool by each operation and each kernel that has them, in many turns.
  *
  * usage: test_bits threads|processes WORLD_SIZE
  */
 #include "../../tools/collective_call.h"
+#include "base/dtype.h"
+#include "device.h"
+#include "forced.h"
 #include "ranks.h"
 #include "reference.h"
 
@@ -19,6 +23,7 @@ enum {
     ESCAPES = 33,         /* special lines, and one that is not */
     MOST_BYTES = 5 << 20, /* of a block */
     MOST_SHORT = 700 << 10,
+    INTEGERS_BYTES = 128 << 10,
     SHIFT = 3,
     ROOM = 8 * WORD, /* for shifts, and elements that are whole */
 };
@@ -71,12 +76,13 @@ struct trial {
     enum tutti_dtype dtype; /* UINT8 if nothing is reduced */
     tutti_op_t op;
     size_t shift; /* of both addresses */
+    int forced;   /* FORCED(a kernel), or 0 */
 };
 
 static bool reduces(const struct trial *t)
 {
     return t->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER ||
-           t->collective == TUTTI_COLLECTIVE_REDUCE;
+           t->collective == TUTTI_COLLECTIVE_REDUCE || t->collective == TUTTI_COLLECTIVE_ALL_REDUCE;
 }
 
 /* Whether a rank's operand has a block for each rank. */
@@ -141,8 +147,11 @@ static bool run(const struct life *life, const struct trial *t, char *text, size
         memset(recv, 0, t->bytes * (from_each ? (size_t)size : 1));
     for (int to = 0; to < (to_each ? size : 1); to++)
         block_fill(send + (size_t)to * t->bytes, t->bytes, t->pattern, rank, to_each ? to : 0);
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .algo = forced_algo(life->comm, t->forced),
+                                               .max_blocks = t->forced ? 1 : 0};
     const enum tutti_status status = collective_call(t->collective, send, recv, &count, t->dtype,
-                                                     t->op, t->root, life->comm, NULL);
+                                                     t->op, t->root, life->comm, &options);
     const bool well = status == TUTTI_OK &&
                       (!receives(t, rank) || (reduces(t) ? is_reduced : is_moved)(life, t, recv));
     snprintf(text, text_bytes,
@@ -183,12 +192,30 @@ static struct trial trial_make(enum tutti_collective collective, size_t bytes, e
     return t;
 }
 
+/* Every integer dtype by every operation: each kernel in turn, in one block, with each pattern in
+ * turn. */
+static bool integers(const struct life *life, char *text, size_t text_bytes)
+{
+    static const int kernels[] = {FORCED(ONE_SHOT_LL), FORCED(REDUCE_LINES),
+                                  FORCED(REDUCE_PIPELINED), FORCED(TWO_SHOT_RELAYED)};
+    bool well = life->size > 1 && device_is_cuda();
+    for (size_t i = 0, n = 0; i < (size_t)TUTTI_DTYPE_COUNT * REFERENCE_OPS && well; i++) {
+        struct trial t = trial_make(TUTTI_COLLECTIVE_ALL_REDUCE, INTEGERS_BYTES - 5,
+                                    (enum pattern)(i / 3 % PATTERNS), i, life->size);
+        if (dtype_is_float(reference_component(t.dtype)))
+            continue;
+        t.forced = kernels[n++ % 4];
+        well = run(life, &t, text, text_bytes);
+    }
+    return well || life->size == 1 || !device_is_cuda();
+}
+
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const enum tutti_collective which[] = {
-        TUTTI_COLLECTIVE_ALL_GATHER, TUTTI_COLLECTIVE_ALL_TO_ALL,     TUTTI_COLLECTIVE_BROADCAST,
-        TUTTI_COLLECTIVE_GATHER,     TUTTI_COLLECTIVE_REDUCE_SCATTER, TUTTI_COLLECTIVE_REDUCE,
-        TUTTI_COLLECTIVE_SCATTER};
+        TUTTI_COLLECTIVE_ALL_GATHER,     TUTTI_COLLECTIVE_ALL_TO_ALL, TUTTI_COLLECTIVE_BROADCAST,
+        TUTTI_COLLECTIVE_GATHER,         TUTTI_COLLECTIVE_REDUCE,     TUTTI_COLLECTIVE_SCATTER,
+        TUTTI_COLLECTIVE_REDUCE_SCATTER, TUTTI_COLLECTIVE_ALL_REDUCE};
     static const size_t sizes[] = {1,     8,      15,     16,      513,           4096,      4099,
                                    40000, 131072, 262151, 1 << 20, (1 << 20) + 5, MOST_BYTES};
     const size_t most = ranks_short() ? MOST_SHORT : MOST_BYTES;
@@ -206,6 +233,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
                 if (!run(&life, &t, text, sizeof text))
                     return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
             }
+    if (!integers(&life, text, sizeof text))
+        return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     RANKS_CHECK(tutti_barrier(life.comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     tutti_comm_destroy(life.comm);
     free(life.send);

@@ -77,7 +77,7 @@ static struct operation operation_make(uint64_t *random, int size)
     if (below(random, 4))
         o.collective = collective_draw(pool_random(random));
     o.algo = (enum tutti_algo)below(random, TUTTI_ALGO_TWO_SHOT + 1);
-    o.kernel = FORCED_KERNEL + (int)below(random, FORCED_TUNED);
+    o.kernel = FORCED_KERNEL + (int)below(random, FORCED_ANY);
     o.count = bytes_make(random) / tutti_dtype_size(o.dtype);
     o.offset = below(random, POOL_PERIOD);
     o.root = (int)below(random, (uint64_t)size);

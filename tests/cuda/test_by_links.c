@@ -192,8 +192,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         failed = force(ranks, rank, comm, data, TUTTI_ALGO_HYBRID_CUBE_MESH, scenario->mesh);
     if (!failed)
         failed = force(ranks, rank, comm, data, TUTTI_ALGO_RING, scenario->ring);
-    for (int algo = FORCED(ONE_SHOT_LL); algo <= FORCED(TWO_SHOT_PIPELINED) && !failed; algo++)
-        if (!scenario->all || algo == FORCED(TWO_SHOT_PIPELINED))
+    for (int algo = FORCED(ONE_SHOT_LL); algo <= FORCED(TWO_SHOT_RELAYED) && !failed; algo++)
+        if (!scenario->all || algo == FORCED(TWO_SHOT_RELAYED))
             failed = force(ranks, rank, comm, data, algo, scenario->all);
     if (!failed)
         failed = force(ranks, rank, comm, data, TUTTI_ALGO_TWO_SHOT, scenario->all);

@@ -55,16 +55,18 @@ static void check_those_of(int size)
     assert_non_null(kernels.functions[CUDA_EXCHANGE][0][CUDA_ANY]);
     count++;
     for (int kernel = 0; kernel < CUDA_EXCHANGE; kernel++) {
-        bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
+        bool floats = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES ||
+                      kernel == CUDA_TWO_SHOT_PIPELINED;
+        bool integers = kernel == CUDA_TWO_SHOT_RELAYED;
         bool blocks = kernel >= CUDA_REDUCE_LL;
         if ((kernel >= CUDA_COPY_LL && !blocks) || (kernel == CUDA_REDUCE_RELAYED && size == 2))
             continue;
         for (int dtype = 0; dtype < DTYPE_REALS; dtype++) {
             CUfunction *row = kernels.functions[kernel][dtype];
-            bool there = dtype_is_float((enum tutti_dtype)dtype) || !lines;
+            bool there = dtype_is_float((enum tutti_dtype)dtype) ? !integers : !floats;
             assert_true((row[CUDA_ANY] != NULL) == there);
-            bool sums =
-                (size <= 4 || size == 8) && has_sums(dtype) && (kernel < CUDA_MESH || blocks);
+            bool sums = (size <= 4 || size == 8) && has_sums(dtype) &&
+                        (kernel < CUDA_TWO_SHOT_RELAYED || blocks);
             bool once = sums && kernel != CUDA_TWO_SHOT_PIPELINED && !blocks;
             assert_true((row[CUDA_SUM] != NULL) == sums);
             assert_true((row[CUDA_SUM_ONCE] != NULL) == once);

@@ -283,7 +283,7 @@ static int named(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_all_reduce(data, data, BYTES / 2, TUTTI_INT16, TUTTI_SUM, comm,
                                  TUTTI_STREAM_LEGACY) == TUTTI_OK);
     RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
-    RANKS_CHECK(strcmp(last_launch().name, "two_shot_tiles_int16") == 0);
+    RANKS_CHECK(strcmp(last_launch().name, "two_shot_relayed_int16") == 0);
     device_free(data);
     tutti_comm_destroy(comm);
     setenv("TUTTI_ALGO", rank ? "one_shot_ll" : "one_shot_lines", 1);

@@ -36,8 +36,8 @@ static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_gro
     return broken ? cuda_launch_failed(group, status, cuda_group_sequence(group) + 1) : status;
 }
 
-/* The blocks of a collective other than an all-reduce. An own block that is already where it
- * belongs is not copied. */
+/* The blocks of a collective, also of an all-reduce by a kernel on blocks. An own block that is
+ * already where it belongs is not copied. */
 static void launch_moves(const struct request *request, struct cuda_launch *launch)
 {
     const struct coll *coll = &coll_rows[request->collective];
@@ -79,7 +79,8 @@ static struct cuda_launch launch_make(const struct cuda_group *group, const stru
         launch.mesh = group->mesh;
     else if (algo == TUTTI_ALGO_RING)
         launch.ring = group->ring;
-    else if (request->collective != TUTTI_COLLECTIVE_ALL_REDUCE && request->bytes)
+    else if (request->bytes && (request->collective != TUTTI_COLLECTIVE_ALL_REDUCE ||
+                                cuda_kernel_rows[request->choice.launch.kernel].all_reduces))
         launch_moves(request, &launch);
     if (__builtin_expect(request->timeout_ms != group->default_timeout_ms, 0))
         launch.timeout_ns = cuda_timeout_ns(request->timeout_ms);

@@ -7,7 +7,7 @@ namespace
 {
 
 struct copy_way : copy_kind<CUDA_RANKS, 2> {
-    static constexpr bool TO_ROOT = false;
+    static constexpr bool TO_ROOT = false, TO_ALL = false;
 
     static __device__ __forceinline__ unit<2> result_of(const operands &, own, unsigned from,
                                                         unit<2> (&x)[LEAVES])

@@ -55,4 +55,23 @@ struct reduce_kind {
     };
 };
 
+/* A WAY (relay.cuh), to a root or to all. */
+template <typename D, int SUM_OF, bool ALL> struct reduce_way : reduce_kind<D, SUM_OF, 2> {
+    typedef reduce_kind<D, SUM_OF, 2> kind;
+    static constexpr bool TO_ROOT = !ALL, TO_ALL = ALL;
+
+    static __device__ __forceinline__ unit<2> own_of(const typename kind::operands &user,
+                                                     uint64_t at)
+    {
+        return user.load(user.template spot_of<false>(at));
+    }
+    static __device__ __forceinline__ unit<2> result_of(const typename kind::operands &user,
+                                                        unit<2> own, unsigned,
+                                                        unit<2> (&x)[kind::LEAVES])
+    {
+        x[0] = own;
+        return reduction<D, SUM_OF, 2>::reduce(x, user.launch);
+    }
+};
+
 #endif

@@ -21,6 +21,7 @@ enum {
                1 << TUTTI_COLLECTIVE_GATHER_V | 1 << TUTTI_COLLECTIVE_SCATTER_V,
     REALS = (1 << DTYPE_REALS) - 1,
     FLOATS = (1 << (TUTTI_FLOAT8_E5M2 + 1)) - 1,
+    INTEGERS = REALS & ~FLOATS,
     /* Sums exist for these, and for 2, 3, 4 and 8 ranks. */
     SUMMED = 1 << TUTTI_FLOAT32 | 1 << TUTTI_FLOAT16 | 1 << TUTTI_BFLOAT16,
     ANY = 1 << CUDA_ANY,
@@ -54,6 +55,10 @@ const struct cuda_kernel_row cuda_kernel_rows[CUDA_KERNELS] = {
                                  USES(PIPES),
                                  CUT(LINE, CUDA_BY_RANK, CUDA_WORKERS, CUDA_TILE_BLOCKS),
                                  .other = "two_shot_tiles"},
+    [CUDA_TWO_SHOT_RELAYED] = {KERNEL(two_shot_relayed, ALL_REDUCE), HAS(TWO_SHOT, INTEGERS, ANY),
+                               USES(COPIES),
+                               CUT(LINE, CUDA_BY_RANK, CUDA_WORKERS, CUDA_TILE_BLOCKS),
+                               .all_reduces = INTEGERS},
     [CUDA_MESH] = {KERNEL(mesh, ALL_REDUCE), HAS(HYBRID_CUBE_MESH, REALS, ANY), USES(ON_HOST),
                    CUT(LINE, TILING_QUAD, MESH_WORKERS, CUDA_TILE_BLOCKS),
                    .small = &cuda_kernel_rows[CUDA_ONE_SHOT_LL]},
@@ -72,9 +77,10 @@ const struct cuda_kernel_row cuda_kernel_rows[CUDA_KERNELS] = {
                         ROOM(CUDA_FLAGGED_BYTES / CUDA_HALVES, 0), CUT(HALF, 1, 64, CUDA_BLOCKS)},
     [CUDA_REDUCE_LINES] = {KERNEL(reduce_lines, REDUCTIONS), HAS(ONE_SHOT, REALS, SUM),
                            USES(ONE_SHOT), ROOM(CUDA_ONE_SHOT_BYTES, 1),
-                           CUT(LINE, 1, 128, CUDA_BLOCKS)},
+                           CUT(LINE, 1, 128, CUDA_BLOCKS), .all_reduces = INTEGERS},
     [CUDA_REDUCE_PIPELINED] = {KERNEL(reduce_pipelined, REDUCTIONS), HAS(ONE_SHOT, REALS, SUM),
-                               USES(COPIES), CUT(LINE, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS)},
+                               USES(COPIES), CUT(LINE, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS),
+                               .all_reduces = INTEGERS},
     [CUDA_REDUCE_RELAYED] = {KERNEL(reduce_relayed, 1 << TUTTI_COLLECTIVE_REDUCE),
                              HAS(TWO_SHOT, REALS, SUM), USES(COPIES),
                              CUT(LINE, CUDA_BY_RANK, CUDA_WORKERS, CUDA_TILE_BLOCKS), .least = 3},
@@ -126,7 +132,7 @@ bool cuda_kernel_has(const struct cuda_kernel_row *row, int size, bool on_host,
     if (!row->dtypes)
         return row->forms >> form & 1 && !(on_host && row->regions & ~CUDA_REGION_ON_HOST);
     if (!cuda_kernel_is_own(row, on_host, dtype))
-        return row->other && form == CUDA_ANY;
+        return on_host && row->other && form == CUDA_ANY;
     return row->forms >> form & 1 &&
            (form == CUDA_ANY || ((size <= 4 || size == 8) && SUMMED >> dtype & 1));
 }

@@ -20,6 +20,7 @@
     X(ONE_SHOT_LINES, one_shot_lines)                                                              \
     X(TWO_SHOT_LINES, two_shot_lines)                                                              \
     X(TWO_SHOT_PIPELINED, two_shot_pipelined)                                                      \
+    X(TWO_SHOT_RELAYED, two_shot_relayed)                                                          \
     X(MESH, mesh)                                                                                  \
     X(RING, ring)                                                                                  \
     X(COPY_LL, copy_ll)                                                                            \
@@ -66,15 +67,17 @@ enum { CUDA_BY_RANK = 0 };
 struct cuda_kernel_row {
     const char *name;
     const unsigned char *fatbin; /* fatbins.S */
-    /* The beginning of the functions' names for the other dtypes, and for arenas in host memory;
-     * these have no sums. NULL: the kernel serves neither. */
+    /* The beginning of the functions' names for arenas in host memory, of any dtype, without sums.
+     * NULL: the kernel does not serve such arenas. */
     const char *other;
     /* What this kernel serves too is cut as by that one, up to its capacity. */
     const struct cuda_kernel_row *small;
     uint32_t collectives; /* bit c: serves enum tutti_collective c; 0: no communicator's kernel */
     uint32_t dtypes; /* bit d: has functions for enum tutti_dtype d; 0: one function, `name`, which
                       * knows no dtypes */
-    uint32_t room;   /* bytes of a hop's region for one operation; 0: serves any size */
+    uint32_t all_reduces; /* bit d: serves all-reduces of enum tutti_dtype d as operations on blocks
+                           * (blocks.cuh): each rank sends its one block to all */
+    uint32_t room;        /* bytes of a hop's region for one operation; 0: serves any size */
     enum tutti_algo algo; /* the algorithm that a user may ask for; NONE: none */
     uint8_t forms;        /* bit f: enum cuda_form */
     uint8_t regions;      /* enum cuda_region, not of `other` */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two-shot in tiles, for dtypes in which every bit pattern is a value, so that no line can mean
- * "not here yet". The units are cut into one chunk for each rank, chunks into tiles. Block b of
- * every rank serves tiles b, b + grid, ... of all chunks. In its k-th turn a block (1) pushes tile
- * k of every chunk to the chunk's owner; (2) waits for tile k - 1 of its own chunk from all
- * sources, reduces, and pushes the result to all; (3) waits for tile k - 2 of the others' chunks
- * from their owners and writes it.
+ * Two-shot in tiles, for arenas in host memory. The units are cut into one chunk for each rank,
+ * chunks into tiles. Block b of every rank serves tiles b, b + grid, ... of all chunks. In its k-th
+ * turn a block (1) pushes tile k of every chunk to the chunk's owner; (2) waits for tile k - 1 of
+ * its own chunk from all sources, reduces, and pushes the result to all; (3) waits for tile k - 2
+ * of the others' chunks from their owners and writes it.
  *
  * Data lies in tiles[hop][block][source][slot], slot = tile mod 3. An arrival count says how many
  * tiles have come: one worker of the source's block writes it, one of ours polls it. Its release

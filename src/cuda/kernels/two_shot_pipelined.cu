@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two-shot with full lines, piece by piece, for floats of any size (other dtypes take tiles.cuh). A
+ * Two-shot with full lines, piece by piece, for floats of any size (others: two_shot_relayed.cu). A
  * worker serves DEPTH units of each piece of each chunk, the same on every rank. In its turn for
  * piece q it (1) waits for all sources' lines of q, reduces, and pushes the result to all; (2)
  * pushes its lines of q + 1 to their owners; (3) waits for the other owners' results of q and
@@ -210,7 +210,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_SUMS(KERNEL)
 
-/* The tile kernels of floats are for arenas in host memory: a line that is emptied there crosses
+/* The tile kernels are for arenas in host memory: a line that is emptied there crosses
  * PCIe once more. */
 #define KERNEL_OF_TILES(name, T, SUM_OF, suffix)                                                   \
     KERNEL_DEFINE(BOUNDS, two_shot_tiles_##name##suffix, two_shot_tiles<dtype_##T>)

@@ -201,9 +201,10 @@ void cuda_plan_make(const struct cuda_table *table, int major, int minor, int si
 static bool serves(const struct cuda_plan *plan, const struct cuda_kernel_row *row,
                    const struct choice_call *call)
 {
-    return row->collectives >> call->collective & 1 &&
-           cuda_kernel_has(row, plan->size, plan->on_host, dtype_component(call->dtype),
-                           CUDA_ANY) &&
+    const enum tutti_dtype dtype = dtype_component(call->dtype);
+    return (row->collectives >> call->collective & 1 ||
+            (call->collective == ALL_REDUCE && row->all_reduces >> dtype & 1)) &&
+           cuda_kernel_has(row, plan->size, plan->on_host, dtype, CUDA_ANY) &&
            call->bytes <= cuda_kernel_capacity(row, plan->size);
 }
 
@@ -294,10 +295,19 @@ static const char *const reasons[CUDA_KERNELS][REASONS] = {
     [CUDA_##NAME] = {"kernel " #name ": forced by the call, the options or TUTTI_ALGO",            \
                      "kernel " #name ": the tuning table",                                         \
                      "kernel " #name ": staged through the host's memory",                         \
-                     "kernel " #name ": the tuning table's is for floats only"},
+                     "kernel " #name ": the tuning table's does not serve the dtype"},
     CUDA_KERNEL_MAP(REASON)
 #undef REASON
 };
+
+/* The collective whose rows say how a call runs. An all-reduce of integers or bool in one hop moves
+ * on each link what a reduce to a root moves there. */
+static enum tutti_collective tuned_as(const struct cuda_plan *plan, const struct choice_call *call)
+{
+    const bool as_reduce = call->collective == ALL_REDUCE && !plan->on_host &&
+                           !dtype_is_float(dtype_component(call->dtype));
+    return as_reduce ? TUTTI_COLLECTIVE_REDUCE : call->collective;
+}
 
 enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, const struct choice_call *call,
                                  enum tutti_algo asked, int kernel, struct choice_launch *launch,
@@ -319,8 +329,8 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, const struct choi
         launch_fill(plan, call, &plan->choices[CUDA_PLAN_ROWS + i], launch);
         return TUTTI_OK;
     }
-    while (i < plan->count &&
-           (plan->collectives[i] != call->collective || call->bytes > plan->bytes[i]))
+    const enum tutti_collective tuned = tuned_as(plan, call);
+    while (i < plan->count && (plan->collectives[i] != tuned || call->bytes > plan->bytes[i]))
         i++;
     const struct cuda_kernel_row *chosen = &rows[plan->choices[i].kernel];
     if (i == plan->count || !allows(asked, only, chosen) || !serves(plan, chosen, call)) {

@@ -7,9 +7,9 @@
  * threads, blocks}. A file (TUTTI_TUNING_FILE, or the cache) replaces the rows of one capability,
  * number of ranks and collective; a row of a file that names no collective is of all_reduce. All
  * ranks have the same rows: they compare a hash; the error for a difference names both sources.
- * Among different devices the rows of the least capability apply. In an all-reduce only floats
- * travel in full lines; other dtypes take lines with flags up to their capacity, then tiles. A
- * choice by links, or a forced one, has its own geometry.
+ * Among different devices the rows of the least capability apply. Rows of all_reduce are of floats;
+ * integers and bool go by the rows of reduce. A choice by links, or a forced one, has its own
+ * geometry.
  *
  *     tutti-tuning 1
  *     sm_90 ranks 4 bytes 32768 kernel one_shot_ll threads 64 blocks 512 units 1

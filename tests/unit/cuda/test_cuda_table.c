@@ -148,7 +148,6 @@ static void test_choice(void **state)
     (void)state;
     for (int size = 2; size <= CUDA_RANKS; size++) {
         struct cuda_plan plan = plan_of(9, 0, size);
-        uint64_t ll = cuda_kernel_capacity(&cuda_kernel_rows[CUDA_ONE_SHOT_LL], size);
         int first = 0;
         const int count = rows_of(&plan, TUTTI_COLLECTIVE_ALL_REDUCE, &first);
         assert_int_equal(first, 0);
@@ -160,9 +159,31 @@ static void test_choice(void **state)
                     pick(&plan, TUTTI_ALGO_NONE, TUTTI_BFLOAT16, bytes);
                 assert_true(floats.kernel == plan.choices[row].kernel &&
                             floats.workers == plan.choices[row].threads);
-                assert_int_equal(pick(&plan, TUTTI_ALGO_NONE, TUTTI_INT32, bytes).kernel,
-                                 bytes <= ll ? CUDA_ONE_SHOT_LL : CUDA_TWO_SHOT_PIPELINED);
             }
+        }
+    }
+}
+
+/* Integers and bool go by the rows of a reduce to a root, as far as these kernels serve them. */
+static void test_integers(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= CUDA_RANKS; size++) {
+        struct cuda_plan plan = plan_of(9, 0, size);
+        const uint64_t ll = cuda_kernel_capacity(&cuda_kernel_rows[CUDA_ONE_SHOT_LL], size);
+        int first = 0;
+        const int count = rows_of(&plan, TUTTI_COLLECTIVE_REDUCE, &first);
+        for (int i = first; i < first + count; i++) {
+            const uint64_t bytes = plan.bytes[i] == CUDA_TABLE_REST ? 1 << 30 : plan.bytes[i];
+            const enum cuda_kernel row = plan.choices[i].kernel;
+            const struct choice_launch launch =
+                pick(&plan, TUTTI_ALGO_NONE, i % 2 ? TUTTI_INT32 : TUTTI_BOOL, bytes);
+            if (row == CUDA_REDUCE_LL || row == CUDA_REDUCE_RELAYED)
+                assert_int_equal(launch.kernel,
+                                 bytes <= ll ? CUDA_ONE_SHOT_LL : CUDA_TWO_SHOT_RELAYED);
+            else
+                assert_true(launch.kernel == row && launch.workers == plan.choices[i].threads &&
+                            (row == CUDA_REDUCE_LINES || row == CUDA_REDUCE_PIPELINED));
         }
     }
 }
@@ -186,11 +207,11 @@ static void test_forced(void **state)
         struct cuda_plan plan = plan_of(9, 0, size);
         for (int k = 0; k < CUDA_COPY_LL; k++) {
             enum tutti_algo algo = cuda_kernel_rows[k].algo;
+            const enum tutti_dtype dtype = k == CUDA_TWO_SHOT_RELAYED ? TUTTI_BOOL : TUTTI_FLOAT32;
             uint64_t most = cuda_kernel_capacity(&cuda_kernel_rows[k], size);
-            assert_int_equal(pick_kernel(&plan, algo, 1 + k, TUTTI_FLOAT32, 1).kernel, k);
+            assert_int_equal(pick_kernel(&plan, algo, 1 + k, dtype, 1).kernel, k);
             if (most == CUDA_TABLE_REST) {
-                assert_int_equal(
-                    pick_kernel(&plan, algo, 1 + k, TUTTI_BOOL, (size_t)1 << 40).kernel, k);
+                assert_int_equal(pick_kernel(&plan, algo, 1 + k, dtype, (size_t)1 << 40).kernel, k);
                 continue;
             }
             assert_int_equal(pick_kernel(&plan, algo, 1 + k, TUTTI_FLOAT32, most).kernel, k);
@@ -229,8 +250,11 @@ static void test_family(void **state)
                     (bytes > cuda_kernel_capacity(&cuda_kernel_rows[CUDA_ONE_SHOT_LINES], 4)));
     }
     assert_int_equal(pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_INT32, 64).kernel,
-                     CUDA_TWO_SHOT_PIPELINED);
-    refuses(&plan, TUTTI_ALGO_ONE_SHOT, 0, TUTTI_INT32, 1 << 20, "one_shot", "two_shot_pipelined");
+                     CUDA_TWO_SHOT_RELAYED);
+    assert_int_equal(pick(&plan, TUTTI_ALGO_ONE_SHOT, TUTTI_INT32, 1 << 20).kernel,
+                     CUDA_REDUCE_PIPELINED);
+    refuses(&plan, TUTTI_ALGO_ONE_SHOT, 0, TUTTI_FLOAT32, 1 << 20, "one_shot",
+            "two_shot_pipelined");
 }
 
 /* An operation without data has the barrier's kernel, whatever is asked for. */
@@ -545,13 +569,13 @@ static void test_paths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_built_in),   cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_forced),     cmocka_unit_test(test_family),
-        cmocka_unit_test(test_grid),       cmocka_unit_test(test_file),
-        cmocka_unit_test(test_file_wrong), cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_too_large),  cmocka_unit_test(test_unchanged),
-        cmocka_unit_test(test_ring_chunk), cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_built_in),  cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_integers),  cmocka_unit_test(test_forced),
+        cmocka_unit_test(test_family),    cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_file),      cmocka_unit_test(test_file_wrong),
+        cmocka_unit_test(test_paths),     cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_unchanged), cmocka_unit_test(test_ring_chunk),
+        cmocka_unit_test(test_empty),     cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
