@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Messages between two ranks: one channel of exchange.cu.
+ * Messages between two ranks: one channel of exchange.cuh.
  *
  * The sender fills the slots of the receiver's arena in turn, piece after piece. It fills piece n once the
  * receiver's credit says that piece n - SLOTS is emptied. The first piece of a message has a header, a flagged

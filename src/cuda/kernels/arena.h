@@ -37,7 +37,7 @@ enum {
     CUDA_PIPE_BYTES = 4 << 20,  /* of each of its two hops */
     CUDA_COPY_BYTES = 2 << 20,  /* of a pipe of copies */
     CUDA_GROUP_LINES = 32,      /* byte lines that have one escape: lines.cuh */
-    CUDA_CHANNELS = 32,         /* of messages, from one rank to another, at most: exchange.cu */
+    CUDA_CHANNELS = 32,         /* of messages, from one rank to another, at most: exchange.cuh */
     CUDA_MESSAGE_SLOTS = 8,     /* of a channel */
     CUDA_SLOT_BYTES = 31 << 10, /* of a slot */
     CUDA_MESSAGES_BYTES = 14 << 20,

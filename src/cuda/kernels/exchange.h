@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The arguments of exchange.cu, and how it cuts messages. All messages of a launch run at the same
+ * The arguments of exchange.cuh, and how it cuts messages. All messages of a launch run at the same
  * time. Those in one direction with one peer form a chain and run one after the other. A message is
  * cut into parts, one for each of its channels. The cut depends on the message's size and on a
  * limit that all ranks have agreed on, so both ends cut alike. A v-form is a message to and one
