@@ -237,6 +237,41 @@ static int late(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
+/* Rank 2 has not read rank 0's message when rank 1 sends to it in a v-form of fewer channels. */
+static int limited_later(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options, .max_blocks = 4};
+    enum { M = 3, BLOCK = 100000 };
+    const size_t counts[] = {BLOCK, BLOCK, BLOCK};
+    struct side self;
+    int failed = open_side(&self, ranks, rank, store, 0);
+    if (failed)
+        return failed;
+    unsigned char *const all = device_alloc(3 * BLOCK);
+    fill(&self, 2, M, MOST);
+    fill(&self, 0, M, MOST);
+    if (rank == 0)
+        RANKS_CHECK(tutti_send(block(self.send, 2, 3 * M), MOST, TUTTI_UINT8, 2, self.comm,
+                               TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    if (rank == 2) {
+        RANKS_CHECK(ranks_await(ranks, 1, 2));
+        usleep(LATE_US);
+        RANKS_CHECK(tutti_recv(block(self.recv, 0, 5 * M), MOST, TUTTI_UINT8, 0, self.comm,
+                               TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    }
+    RANKS_CHECK(tutti_all_gather_v_with(block(self.send, 2, 3 * M), BLOCK, all, counts, NULL,
+                                        TUTTI_UINT8, self.comm, TUTTI_STREAM_DEFAULT,
+                                        &options) == TUTTI_OK);
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    failed = rank == 2 ? check(&self, 0, M, MOST) : 0;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts * BLOCK && !failed; i++)
+        RANKS_CHECK(all[i] == value((int)(i / BLOCK), 2, M, i % BLOCK));
+    device_free(all);
+    close_side(&self);
+    return failed;
+}
+
 /* Rank 1 makes another call than rank 0, or none. */
 static int wrong(struct ranks *ranks, int rank, tutti_store_t *store, enum tutti_status expected,
                  int how)
@@ -303,6 +338,7 @@ int main(void)
                                               {"many", many, {2, 4}},
                                               {"limits", limits, {2}},
                                               {"late", late, {2}},
+                                              {"limited later", limited_later, {3}},
                                               {"other size", other_size, {2}},
                                               {"other call", other_call, {2}},
                                               {"no call", no_call, {2}}};

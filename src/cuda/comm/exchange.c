@@ -86,7 +86,9 @@ static enum tutti_status launch_all(struct cuda_group *group, const struct chain
 {
     const struct request *any = chains->order[0];
     const int most = EXCHANGE_TRANSFERS / chains->count;
-    struct cuda_exchange exchange = {.launch = group->launch, .most = (uint8_t)group->channels};
+    struct cuda_exchange exchange = {.launch = group->launch,
+                                     .most = (uint8_t)group->channels,
+                                     .room = (uint8_t)group->channels};
     struct cuda_task task = {
         .function = group->kernels.functions[CUDA_EXCHANGE][0][CUDA_ANY],
         .threads = CUDA_THREADS,
@@ -181,6 +183,7 @@ enum tutti_status cuda_exchange_collective(struct cuda_group *group, const struc
     struct cuda_exchange exchange = {
         .launch = *launch,
         .most = (uint8_t)(request->choice.launch.blocks / (2 * (launch->size - 1))),
+        .room = (uint8_t)group->channels,
         .numbered = 1,
     };
     const struct cuda_task task = {

@@ -158,7 +158,7 @@ template <bool SENDS, typename MESSAGES> struct channel {
     {
         const int source = SENDS ? launch.rank : peer, owner = SENDS ? peer : launch.rank;
         slots = launch.arenas[owner]->messages +
-                (place_of<true>(source, owner) * e.most + index) * (SLOTS * CUDA_SLOT_BYTES);
+                (place_of<true>(source, owner) * e.room + index) * (SLOTS * CUDA_SLOT_BYTES);
     }
 
     static __device__ __forceinline__ operands operands_of(const cuda_transfer &transfer)

@@ -43,6 +43,7 @@ struct cuda_exchange {
     uint16_t begins[EXCHANGE_CHAINS + 1];
     uint8_t channels[EXCHANGE_CHAINS];
     uint8_t most;     /* channels of a chain */
+    uint8_t room;     /* channels for which an arena has slots, of each source: never changes */
     uint8_t numbered; /* a collective, which takes a number; messages take none */
     struct cuda_own_block own;
     struct cuda_transfer transfers[EXCHANGE_TRANSFERS];
