@@ -81,4 +81,5 @@ enum tutti_status cpu_barrier(void *group, struct request *request, tutti_stream
     return status == TUTTI_OK ? cpu_steps_run(group, request, &state, step, false) : status;
 }
 
-const struct algorithm cpu_meeting = {sizeof(struct cpu_state), start, step, cpu_barrier};
+const struct algorithm cpu_meeting = {
+    .state_bytes = sizeof(struct cpu_state), .start = start, .step = step, .run = cpu_barrier};

@@ -550,4 +550,7 @@ enum tutti_status pair_more(struct cpu_group *group, struct request *request)
     return cpu_steps_run(group, request, &state.base, pair_step, true);
 }
 
-const struct algorithm cpu_pair = {sizeof(struct pair_state), pair_start, pair_step, pair_run};
+const struct algorithm cpu_pair = {.state_bytes = sizeof(struct pair_state),
+                                   .start = pair_start,
+                                   .step = pair_step,
+                                   .run = pair_run};

@@ -163,4 +163,7 @@ static enum tutti_status small_run(void *group, struct request *request, tutti_s
                : cpu_steps_run(group, request, &state.base, step, false);
 }
 
-const struct algorithm cpu_small = {sizeof(struct small_state), small_start, small_step, small_run};
+const struct algorithm cpu_small = {.state_bytes = sizeof(struct small_state),
+                                    .start = small_start,
+                                    .step = small_step,
+                                    .run = small_run};

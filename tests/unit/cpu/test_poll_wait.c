@@ -70,7 +70,8 @@ static enum tutti_status run(void *group, struct request *request, tutti_stream_
     return operation_run(group, request, &state, start, step, true);
 }
 
-static const struct algorithm polling = {sizeof(struct cpu_state), start, step, run};
+static const struct algorithm polling = {
+    .state_bytes = sizeof(struct cpu_state), .start = start, .step = step, .run = run};
 
 static struct cpu_call call_of(struct tutti_comm *comm, const struct algorithm *algorithm,
                                int64_t timeout_ms)
