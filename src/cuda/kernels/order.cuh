@@ -125,6 +125,13 @@ static __device__ __forceinline__ bool order_block_all(bool well)
     return all;
 }
 
+/* Memory that the threads of the block share, one object of each type. Barriers order it. */
+template <typename T> static __device__ __forceinline__ T &order_block_shared(void)
+{
+    __shared__ T shared;
+    return shared;
+}
+
 /* The release or the acquire of a line that is stored or loaded next to it. */
 static __device__ __forceinline__ void order_fence(void)
 {

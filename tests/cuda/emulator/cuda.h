@@ -18,7 +18,7 @@
 #define __noinline__    __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __maxnreg__(registers)
-/* The kernels keep in shared memory what one thread alone uses. */
+/* What one thread alone uses. The threads of a block share order_block_shared(). */
 #define __shared__
 
 #define threadIdx emulated.thread

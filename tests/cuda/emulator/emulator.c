@@ -15,6 +15,7 @@
 enum {
     WARP = 32,
     BARRIERS = 16,
+    SHARED_BYTES = 1024, /* of a block */
     STACK_BYTES = 64 << 10,
     RECENT = 8, /* a wait polls at most so many places in turn */
     STORES = 8, /* lines that a fiber has stored and nobody sees yet */
@@ -39,6 +40,7 @@ struct warp {
 
 struct block {
     struct meeting barriers[BARRIERS];
+    _Alignas(16) unsigned char shared[SHARED_BYTES];
 };
 
 struct line {
@@ -390,6 +392,13 @@ static void meeting_wait(struct meeting *meeting, unsigned expected, bool vote)
 static struct meeting *barrier_of(int barrier)
 {
     return &run->blocks[run->current->block].barriers[barrier];
+}
+
+void *emulator_shared(unsigned long bytes)
+{
+    if (bytes > SHARED_BYTES)
+        fail("a block shares more memory than the emulator has");
+    return run->blocks[run->current->block].shared;
 }
 
 void emulator_arrive(int barrier, unsigned threads)
