@@ -20,6 +20,10 @@ enum tutti_call_flags {
      * tutti_scatter(), which say at tutti_all_gather() what the operands must be. Equal on all
      * ranks. Where it cannot hold the call is refused; a kernel never takes its place. */
     TUTTI_CALL_COPY_ENGINE = 2,
+    /* For tutti_all_to_all_v(), tutti_all_gather_v() and tutti_reduce_scatter_v(): counts and
+     * displacements are read when the operation runs. On CUDA they lie in memory of the device, and
+     * the host does not wait for them: "Counts on the device", below. Equal on all ranks. */
+    TUTTI_CALL_DEVICE_COUNTS = 4,
 };
 
 /* Zero is the default of each field. */
@@ -40,6 +44,13 @@ struct tutti_call_options {
      * grid to different numbers get MISMATCH, which names both. The plan in tutti_comm_describe()
      * says which sizes they serve. A v-form that copies needs two blocks for each other rank. */
     int max_blocks;
+    /* With TUTTI_CALL_DEVICE_COUNTS, else 0. The most elements of a block, 1 or more, equal on all
+     * ranks. */
+    size_t max_count;
+    /* With TUTTI_CALL_DEVICE_COUNTS, else 0: the elements of each operand, from its address on. No
+     * block ends behind them. 0: max_count, or world_size times that if the operand has a block for
+     * each rank. Each rank has its own. */
+    size_t send_extent, recv_extent;
 };
 
 /*
@@ -319,6 +330,35 @@ TUTTI_API enum tutti_status tutti_scatter_with(const void *send, void *recv, siz
  * a gather and a scatter do, too. A captured call keeps its counts and displacements. Return
  * what tutti_all_reduce() does. INVALID also if what a rank sends to itself has another length than
  * what it expects from itself.
+ *
+ * *Counts on the device.* With TUTTI_CALL_DEVICE_COUNTS in the options the arrays are read when the
+ * operation runs, so a mixture of experts runs in one graph: kernels before the call write the
+ * counts, a replay reads those of the moment, and no host waits. tutti_all_to_all_v(),
+ * tutti_all_gather_v() and tutti_reduce_scatter_v() have this form. An all-gather ignores `count`:
+ * its own block has counts[rank] elements.
+ *
+ * - On CUDA the arrays are memory of the device, or other memory that operands may be; their
+ *   entries are of 64 bits, so a tensor of int64 will do, and are aligned to 8 bytes. They stay
+ *   valid, and are not written, until the stream has passed the operation. A graph keeps their
+ *   addresses, and max_count and the extents, and not their contents
+ * - max_count sets the grid: its blocks wait on multiprocessors also if the counts are small. The
+ *   time depends on the counts. send and recv have as many elements as the extents say. The
+ *   extents of an all-to-all do not overlap; the other two may be in place
+ * - The kernel checks all counts and displacements of its rank before it stores anything, and
+ *   touches nothing outside of the extents. If a count is negative or more than max_count, a
+ *   block that is not empty ends behind its extent, the own block has two lengths, or the operand
+ *   with one block lies in part in a block of the other, the communicator fails with INVALID on all
+ *   ranks: the fault names the rank, the block and both numbers. That blocks of recv do not overlap
+ *   is not checked; their contents are then undefined
+ * - Two ranks that disagree about the length of a block get MISMATCH, as with counts on the host.
+ *   Ranks that disagree about max_count or the flag do, too, at the latest in the next operation
+ * - Calls of tutti_all_to_all_v() and tutti_all_gather_v() with this flag that follow each other in
+ *   a group (tutti_group_start()), on one stream, are one operation and one launch for each 8 of
+ *   them, and progress together, such as values, their scales and ids. So all ranks make them in a
+ *   group, in the same order, else MISMATCH
+ * - DECLINED where no kernel serves the call: through the hosts, and for one rank on CUDA
+ * - A CPU communicator reads the arrays in memory of the host, during the call or, in a group,
+ *   when the call is made. INVALID then has no effect on other calls
  */
 
 /*

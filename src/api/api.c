@@ -19,6 +19,8 @@ call_collect(struct call_set *set, struct tutti_comm *comm, enum tutti_collectiv
     args.op = args.op ? op_known(args.op) : NULL;
     if (given)
         status = call_options_read(comm, which, given, call, &options);
+    if (coll_rows[which].varies && status == TUTTI_OK)
+        call_read_limits(comm, &coll_rows[which], &options, &args);
     if (status == TUTTI_OK)
         status = request_make(comm, which, &args, stream, &options,
                               coll_rows[which].peer == COLL_PARTNER ? -1 : comm->rank, &request);
@@ -42,6 +44,8 @@ public_call(struct tutti_comm *comm, enum tutti_collective which, struct coll_ar
     args->op = args->op ? op_known(args->op) : NULL;
     if (given)
         status = call_options_read(comm, which, given, call, &options);
+    if (coll_rows[which].varies && status == TUTTI_OK)
+        call_read_limits(comm, &coll_rows[which], &options, args);
     status = status == TUTTI_OK ? call_run(comm, which, args, stream, &options)
                                 : call_refused_args(comm, which, args, status);
     call_leave(comm);

@@ -35,7 +35,7 @@ struct call_set {
     struct call_slot *own, **own_end;           /* messages to this rank itself */
     /* Room for `most` calls that streams run; set->order has `count`. */
     struct call_slot **order;
-    struct request **messages;
+    struct request **messages; /* of one call of the back end, or collectives that it runs as one */
     int count, most;
     struct call_slot *slots; /* kept for later sets, as the states are */
     struct call_slot **free; /* points to the first slot without a call; no later slot has one */
@@ -307,6 +307,26 @@ static int messages_enqueue(struct call_set *set, int first)
     return first + count;
 }
 
+/* Enqueues order[first] and the calls behind it that run with it as one operation. Returns the
+ * index behind them. */
+static int several_enqueue(struct call_set *set, int first)
+{
+    struct call_slot *const *slots = &set->order[first];
+    const struct algorithm *how = slots[0]->call.request.choice.run;
+    int count = 0;
+    while (first + count < set->count && count < how->several &&
+           slots[count]->comm == slots[0]->comm && slots[count]->stream == slots[0]->stream &&
+           slots[count]->call.request.choice.run == how) {
+        set->messages[count] = &slots[count]->call.request;
+        count++;
+    }
+    const enum tutti_status status =
+        how->run_several(slots[0]->comm->group, set->messages, count, slots[0]->stream);
+    for (int i = 0; i < count; i++)
+        slots[i]->call.status = status;
+    return first + count;
+}
+
 /* After a failure no more calls of that communicator are enqueued. Returns the first failure, whose
  * error is the last one then. */
 static enum tutti_status enqueue_all(struct call_set *set)
@@ -324,6 +344,8 @@ static enum tutti_status enqueue_all(struct call_set *set)
         }
         if (is_message(slot))
             next = messages_enqueue(set, i);
+        else if (request->choice.run->run_several)
+            next = several_enqueue(set, i);
         else
             slot->call.status = request->choice.run->run(slot->comm->group, request, slot->stream);
         status = slot->call.status;

@@ -7,6 +7,13 @@
 #include "base/layout.h"
 #include "base/op.h"
 
+/* What kernels use, too. */
+#ifdef __CUDACC__
+#define SIGNATURE_FN static inline __host__ __device__
+#else
+#define SIGNATURE_FN static inline
+#endif
+
 /* bits: collective 59-63, dtype 53-58, op 48-52, algorithm 43-47, count 0-42 */
 enum {
     SIGNATURE_COLLECTIVE_AT = 59,
@@ -79,7 +86,7 @@ static inline uint32_t signature_blocks(uint32_t parameter, unsigned blocks)
 }
 
 /* Returns a hash that is not 0, because parameter 0 means none. */
-static inline uint32_t signature_hash(uint64_t bits)
+SIGNATURE_FN uint32_t signature_hash(uint64_t bits)
 {
     bits = (bits ^ bits >> 31) * UINT64_C(0x9e3779b97f4a7c15);
     return (uint32_t)(bits >> 32) | 1;

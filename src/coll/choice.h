@@ -45,6 +45,7 @@ struct choice_call {
     uint64_t storage_offset_bytes;
     int max_blocks;   /* CUDA: of the call; 0: no limit */
     bool copy_engine; /* CUDA: TUTTI_CALL_COPY_ENGINE */
+    size_t most;      /* TUTTI_CALL_DEVICE_COUNTS: bytes of a block, the most; 0: no such flag */
 };
 
 /* CUDA: a kernel, which of its functions, and the grid. */

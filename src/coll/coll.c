@@ -26,6 +26,8 @@ static enum coll_error operand_read(const struct coll *coll, const struct coll_a
     const void *memory = is_send ? args->send : args->recv;
     struct coll_blocks blocks = is_send ? args->send_blocks : args->recv_blocks;
     const size_t width = dtype_bytes(args->dtype), most = SIZE_MAX / TUTTI_MAX_RANKS / width;
+    const struct coll_limits *limits = &args->limits;
+    const size_t extent = is_send ? limits->send_extent : limits->recv_extent;
     size_t next = 0, own;
     operand->n = 0;
     operand->all = (struct span){UINTPTR_MAX, 0};
@@ -47,6 +49,10 @@ static enum coll_error operand_read(const struct coll *coll, const struct coll_a
         if (count > SIGNATURE_COUNT_MAX || count > most || at > SIZE_MAX / width - count ||
             (at + count) * width > UINTPTR_MAX - (uintptr_t)memory)
             return COLL_COUNT;
+        if (limits->most && count > limits->most)
+            return COLL_ABOVE_MOST;
+        if (limits->most && at + count > extent)
+            return COLL_BEYOND_EXTENT;
         block->begin = (uintptr_t)memory + at * width;
         block->end = block->begin + count * width;
         operand->all.begin = block->begin < operand->all.begin ? block->begin : operand->all.begin;
@@ -111,8 +117,8 @@ enum coll_error coll_blocks_check(const struct coll *coll, const struct coll_arg
 
 /* `operand`: the name of the operand that is wrong. */
 static void blocks_explain(const struct coll *coll, const struct coll_args *args,
-                           enum coll_error error, int rank, const char *operand, char *text,
-                           size_t size)
+                           enum coll_error error, int rank, const char *operand, bool is_send,
+                           char *text, size_t size)
 {
     const struct coll_blocks *blocks =
         coll->recv_all && args->recv_blocks.counts ? &args->recv_blocks : &args->send_blocks;
@@ -129,6 +135,12 @@ static void blocks_explain(const struct coll *coll, const struct coll_args *args
         snprintf(text, size, "rank %d sends %zu elements to itself and expects %zu", rank,
                  coll->send_all ? args->send_blocks.counts[rank] : args->count,
                  coll->recv_all ? blocks->counts[rank] : args->count);
+    else if (error == COLL_ABOVE_MOST)
+        snprintf(text, size, "a block of %s has more than max_count %zu elements", operand,
+                 args->limits.most);
+    else if (error == COLL_BEYOND_EXTENT)
+        snprintf(text, size, "a block of %s ends behind its extent of %zu elements", operand,
+                 is_send ? args->limits.send_extent : args->limits.recv_extent);
     else if (error == COLL_OUTPUTS_OVERLAP)
         snprintf(text, size, "two blocks of recv overlap");
     else if (coll->send_all && coll->recv_all)
@@ -169,7 +181,7 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
         send_is_bad = operand_read(coll, args, true, rank, world_size, &found) == error;
     const char *operand = send_is_bad ? send : "recv";
     if (coll->varies && error > COLL_BAD_PEER && error != COLL_ALIGNMENT) {
-        blocks_explain(coll, args, error, rank, operand, text, sizeof text);
+        blocks_explain(coll, args, error, rank, operand, send_is_bad, text, sizeof text);
         error = COLL_GOOD;
     }
     switch (error) {
@@ -177,6 +189,8 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
     case COLL_NO_COUNTS:
     case COLL_OWN_COUNT:
     case COLL_OUTPUTS_OVERLAP:
+    case COLL_ABOVE_MOST:
+    case COLL_BEYOND_EXTENT:
         break;
     case COLL_DTYPE:
         snprintf(text, sizeof text, "dtype %d: expected a value of enum tutti_dtype",
@@ -218,6 +232,63 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
     return error_set(TUTTI_ERR_INVALID, "%s%s%s", call ? call : "", call ? ": " : "", text);
 }
 
+/* An operand of a v-form whose counts are in memory of the device. */
+static enum tutti_status counted_operand_check(const struct coll *coll,
+                                               const struct coll_args *args, bool is_send)
+{
+    const struct coll_blocks *blocks = is_send ? &args->send_blocks : &args->recv_blocks;
+    const uintptr_t operand = is_send ? (uintptr_t)args->send : (uintptr_t)args->recv;
+    const size_t extent = is_send ? args->limits.send_extent : args->limits.recv_extent;
+    const size_t width = dtype_bytes(args->dtype);
+    const char *name = is_send ? "send" : "recv";
+    if (!operand)
+        return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", coll->call, name);
+    if (coll_is_misaligned(operand, args->dtype, width))
+        return error_set(TUTTI_ERR_INVALID, "%s: %s %p is not aligned to the elements of %s",
+                         coll->call, name, (void *)operand, tutti_dtype_name(args->dtype));
+    if (args->limits.most > SIZE_MAX / TUTTI_MAX_RANKS / width || extent > SIZE_MAX / width ||
+        extent * width > UINTPTR_MAX - operand)
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "%s: max_count %zu, or the extent of %s, %zu, is more than memory can hold", coll->call,
+            args->limits.most, name, extent);
+    if (!(is_send ? coll->send_all : coll->recv_all))
+        return TUTTI_OK;
+    if (!blocks->counts)
+        return error_set(TUTTI_ERR_INVALID, "%s: the counts of %s are NULL", coll->call, name);
+    if (((uintptr_t)blocks->counts | (uintptr_t)blocks->displacements) % sizeof(size_t))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: the counts %p or displacements %p of %s are not aligned to %zu bytes",
+                         coll->call, (const void *)blocks->counts,
+                         (const void *)blocks->displacements, name, sizeof(size_t));
+    return TUTTI_OK;
+}
+
+enum tutti_status coll_counted_check(const struct coll *coll, const struct coll_args *args,
+                                     int rank, int world_size)
+{
+    const size_t width = dtype_bytes(args->dtype);
+    const enum coll_error error = coll_kind_check(coll, args, width);
+    if (error != COLL_GOOD)
+        return coll_explain(coll->call, coll, args, error, rank, world_size, "send");
+    enum tutti_status status = counted_operand_check(coll, args, true);
+    if (status == TUTTI_OK)
+        status = counted_operand_check(coll, args, false);
+    if (status != TUTTI_OK || coll->send_all != coll->recv_all)
+        return status;
+    const struct span send = {(uintptr_t)args->send,
+                              (uintptr_t)args->send + args->limits.send_extent * width},
+                      recv = {(uintptr_t)args->recv,
+                              (uintptr_t)args->recv + args->limits.recv_extent * width};
+    if (!spans_overlap(send, recv))
+        return TUTTI_OK;
+    return error_set(
+        TUTTI_ERR_INVALID,
+        "%s: send %p of %zu elements and recv %p of %zu overlap: use disjoint ones, or "
+        "set send_extent and recv_extent",
+        coll->call, args->send, args->limits.send_extent, args->recv, args->limits.recv_extent);
+}
+
 size_t request_span(const struct request *request, bool is_send, int rank, int size, size_t *first)
 {
     const struct coll *coll = &coll_rows[request->collective];
@@ -232,6 +303,9 @@ size_t request_span(const struct request *request, bool is_send, int rank, int s
         return 0;
     if (!coll->varies)
         return request->bytes * (many ? (size_t)size : 1);
+    if (request->limits.most)
+        return request->bytes *
+               (is_send ? request->limits.send_extent : request->limits.recv_extent);
     for (int b = 0; b < (many ? size : 1); b++) {
         const size_t count = blocks->counts[b], at = coll_block_start(blocks, b, &next);
         if (!count)

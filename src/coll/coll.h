@@ -92,6 +92,12 @@ struct coll_blocks {
     const size_t *counts, *displacements;
 };
 
+/* What TUTTI_CALL_DEVICE_COUNTS adds to a v-form, in elements. */
+struct coll_limits {
+    size_t most; /* of a block; 0: the call has no such flag */
+    size_t send_extent, recv_extent;
+};
+
 /* The first element of block b. Called for each block in turn, with *next 0 before the first one.
  */
 static inline size_t coll_block_start(const struct coll_blocks *blocks, int b, size_t *next)
@@ -110,6 +116,7 @@ struct coll_args {
     tutti_op_t op;
     int peer;                                    /* the root, or the other rank of a message */
     struct coll_blocks send_blocks, recv_blocks; /* of a v-form's operands with many blocks */
+    struct coll_limits limits;
 };
 
 /* The arguments of a call that is no v-form. */
@@ -144,6 +151,8 @@ enum coll_error {
     COLL_NO_COUNTS, /* this one and the following: only in v-forms */
     COLL_OWN_COUNT, /* the rank's own block has two lengths */
     COLL_OUTPUTS_OVERLAP,
+    COLL_ABOVE_MOST, /* the last two: only with limits */
+    COLL_BEYOND_EXTENT,
 };
 
 /* Checks a call without its operands. `width`: dtype_bytes(args->dtype). */
@@ -220,6 +229,11 @@ coll_check(const struct coll *coll, const struct coll_args *args, size_t width, 
                ? COLL_OVERLAP
                : COLL_GOOD;
 }
+
+/* Checks a v-form whose counts are in memory of the device: all but the contents of the arrays.
+ * Sets the error's message. Returns INVALID. */
+enum tutti_status coll_counted_check(const struct coll *coll, const struct coll_args *args,
+                                     int rank, int world_size);
 
 /* Sets the error's message, which begins with `call` if that is not NULL. Returns INVALID. `send`:
  * the caller's name for the first operand. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Writes a fault as a sentence. */
+#include "base/counts.h"
 #include "base/signature.h"
 #include "base/timeout_source.h"
 #include "coll/coll.h"
@@ -28,9 +29,12 @@ static void signature_format(const struct tutti_signature *signature, char *text
     }
     const bool scaled = signature->op == TUTTI_PREMUL_SUM;
     const bool counted = coll_has_common_counts(signature->collective);
+    /* the lowest bit of a hash is 1; a limit of blocks is in the upper half */
+    const bool is_limited = coll_varies(signature->collective) &&
+                            !coll_is_rooted(signature->collective) && signature->parameter & 1;
     const bool by_engines = signature->algo == TUTTI_ALGO_COPY_ENGINE;
     const char *hashed = by_engines ? "place of recv"
-                         : !counted ? "scalar"
+                         : !counted ? is_limited ? "max_count" : "scalar"
                          : scaled   ? "counts and scalar"
                                     : "counts";
     char count[24] = "";
@@ -49,7 +53,7 @@ static void signature_format(const struct tutti_signature *signature, char *text
         hash &= ~mask;
     if (!hash || length <= 0 || (size_t)length >= size)
         return;
-    if (!scaled && !counted && !by_engines)
+    if (!scaled && !counted && !is_limited && !by_engines)
         snprintf(text + length, size - (size_t)length, ", max_blocks %" PRIu32,
                  hash >> SIGNATURE_ROOT_BITS);
     else
@@ -128,6 +132,35 @@ static int format_mismatch(const struct tutti_fault *fault, char *text, size_t s
                     fault->sequence, fault->rank, mine, fault->peer, theirs);
 }
 
+/* Counts that a kernel has read. */
+static int format_counts(const struct tutti_fault *fault, char *text, size_t size)
+{
+    const uint32_t which = fault->expected.parameter;
+    const char *operand = which & COUNTS_OF_RECV ? "recv" : "send";
+    char seen[40] = "a negative or too large number of", what[192] = "";
+    if (fault->seen.count != SIGNATURE_COUNT_MAX)
+        snprintf(seen, sizeof seen, "%" PRIu64, fault->seen.count);
+    if ((which & COUNTS_FAULT_MASK) == COUNTS_ABOVE_MOST)
+        snprintf(what, sizeof what,
+                 "block %" PRIu32 " of %s has %s elements, and max_count is %" PRIu64,
+                 fault->seen.parameter, operand, seen, fault->expected.count);
+    else if ((which & COUNTS_FAULT_MASK) == COUNTS_BEYOND_EXTENT)
+        snprintf(what, sizeof what,
+                 "block %" PRIu32 " of %s ends behind %s elements, and the operand has %" PRIu64,
+                 fault->seen.parameter, operand, seen, fault->expected.count);
+    else if ((which & COUNTS_FAULT_MASK) == COUNTS_OWN)
+        snprintf(what, sizeof what, "rank %d sends %" PRIu64 " elements to itself and expects %s",
+                 fault->rank, fault->expected.count, seen);
+    else
+        snprintf(what, sizeof what, "send and recv overlap in part at block %" PRIu32,
+                 fault->seen.parameter);
+    return snprintf(text, size,
+                    "rank %d has wrong counts or displacements on its device in operation %" PRIu64
+                    ", %s: %s: look at what writes them; then create a new communicator",
+                    fault->rank, fault->sequence, tutti_collective_name(fault->expected.collective),
+                    what);
+}
+
 int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
 {
     if (!fault) {
@@ -165,6 +198,9 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
                         fault->rank, fault->sequence, tutti_status_text(fault->status),
                         fault->rank);
     case TUTTI_ERR_INVALID:
+        if (fault->expected.parameter)
+            return format_counts(fault, text, size);
+        break;
     case TUTTI_ERR_DECLINED:
     case TUTTI_ERR_CONCURRENT:
     case TUTTI_ERR_SYSTEM:

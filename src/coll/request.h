@@ -25,6 +25,7 @@ struct request {
     const void *send;
     void *recv;
     struct coll_blocks send_blocks, recv_blocks; /* set for a v-form only */
+    struct coll_limits limits;                   /* the same */
     size_t
         count; /* elements of a block; in a v-form those of the own block, in the caller's dtype */
     size_t bytes; /* of a block; in a v-form of one of those elements */
@@ -85,13 +86,17 @@ enum step_progress { STEP_BUSY, STEP_DONE };
  * with the status in the state, which is state_bytes of memory, not initialised before start().
  *
  * run() calls start(), then steps and waits until the end. On CUDA it enqueues the operation, and
- * the other two are NULL.
+ * the other two are NULL. run_several(), which may be NULL, enqueues up to `several` calls that
+ * follow each other in a group as one operation; the choice and the time-out of the first one hold.
  */
 struct algorithm {
     size_t state_bytes;
     enum tutti_status (*start)(void *group, struct request *request, void *state);
     enum step_progress (*step)(void *group, struct request *request, void *state);
     enum tutti_status (*run)(void *group, struct request *request, tutti_stream_t stream);
+    enum tutti_status (*run_several)(void *group, struct request *const *requests, int count,
+                                     tutti_stream_t stream);
+    int several;
 };
 
 /* The kind of an operation in the recorder. */

@@ -40,11 +40,38 @@ static enum tutti_status copy_engine_check(const struct tutti_comm *comm,
     return TUTTI_OK;
 }
 
+/* Checks TUTTI_CALL_DEVICE_COUNTS and the fields that belong to it. */
+static enum tutti_status device_counts_check(enum tutti_collective which,
+                                             const struct tutti_call_options *options,
+                                             const char *call)
+{
+    const bool is_set = options->flags & TUTTI_CALL_DEVICE_COUNTS;
+    if (!is_set && !options->max_count && !options->send_extent && !options->recv_extent)
+        return TUTTI_OK;
+    if (!is_set)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: max_count, send_extent and recv_extent belong to "
+                         "TUTTI_CALL_DEVICE_COUNTS: set that flag, or leave them 0",
+                         call);
+    if (!coll_varies(which) || coll_is_rooted(which))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: TUTTI_CALL_DEVICE_COUNTS is for all_gather_v, reduce_scatter_v and "
+                         "all_to_all_v: leave the flag out",
+                         call);
+    if (!options->max_count || options->max_count >= SIGNATURE_COUNT_MAX)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: TUTTI_CALL_DEVICE_COUNTS: max_count %zu: expected the most elements "
+                         "of a block, 1 or more",
+                         call, options->max_count);
+    return TUTTI_OK;
+}
+
 enum tutti_status call_options_read(const struct tutti_comm *comm, enum tutti_collective which,
                                     const struct tutti_call_options *from, const char *call,
                                     struct tutti_call_options *options)
 {
-    const uint32_t known = TUTTI_CALL_NO_ZERO_COPY | TUTTI_CALL_COPY_ENGINE;
+    const uint32_t known =
+        TUTTI_CALL_NO_ZERO_COPY | TUTTI_CALL_COPY_ENGINE | TUTTI_CALL_DEVICE_COUNTS;
     enum tutti_status status =
         options_copy(call, "tutti_call_options", from, options, sizeof *options);
     if (status != TUTTI_OK)
@@ -52,13 +79,16 @@ enum tutti_status call_options_read(const struct tutti_comm *comm, enum tutti_co
     if (options->flags & ~known)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY, "
-                         "TUTTI_CALL_COPY_ENGINE, both or 0",
+                         "TUTTI_CALL_COPY_ENGINE and TUTTI_CALL_DEVICE_COUNTS, any of them or 0",
                          call, options->flags);
     if (options->flags & TUTTI_CALL_COPY_ENGINE) {
         status = copy_engine_check(comm, which, call);
         if (status != TUTTI_OK)
             return status;
     }
+    status = device_counts_check(which, options, call);
+    if (status != TUTTI_OK)
+        return status;
     if (options->max_blocks < 0)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: max_blocks %d: expected 1 or more, or 0 for the communicator's limit",
@@ -105,17 +135,40 @@ enum tutti_status call_refuse_device(const char *call, const char *operand, cons
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Where all ranks pass the same counts, they must agree on these. Other counts are compared with
- * each message. */
+void call_read_limits(const struct tutti_comm *comm, const struct coll *coll,
+                      const struct tutti_call_options *options, struct coll_args *args)
+{
+    const size_t *counts = args->recv_blocks.counts;
+    if (!(options->flags & TUTTI_CALL_DEVICE_COUNTS))
+        return;
+    args->limits = (struct coll_limits){
+        .most = options->max_count,
+        .send_extent = options->send_extent
+                           ? options->send_extent
+                           : options->max_count * coll_send_blocks(coll, comm->world_size),
+        .recv_extent = options->recv_extent
+                           ? options->recv_extent
+                           : options->max_count * coll_recv_blocks(coll, comm->world_size),
+    };
+    if (!coll->send_all)
+        args->count = comm->backend->enqueues || !counts ? 0 : counts[comm->rank];
+}
+
+/* Where all ranks pass the same counts, they must agree on these, and on max_count. Other counts,
+ * and those on a device, are compared with each message, or by the kernel. */
 void request_read_blocks(const struct tutti_comm *comm, const struct coll *coll,
                          const struct coll_args *args, size_t width, struct request *request)
 {
     const struct coll_blocks *blocks = coll->send_all ? &args->send_blocks : &args->recv_blocks;
+    const bool is_counted = args->limits.most && comm->backend->enqueues;
     request->send_blocks = args->send_blocks;
     request->recv_blocks = args->recv_blocks;
-    request->count = coll_own_count(coll, args, comm->rank);
+    request->limits = args->limits;
+    request->count = is_counted ? 0 : coll_own_count(coll, args, comm->rank);
     request->bytes = width;
-    if (!coll_has_common_counts(request->collective))
+    if (args->limits.most)
+        request->parameter = signature_hash(args->limits.most ^ (uint64_t)request->parameter << 32);
+    if (is_counted || !coll_has_common_counts(request->collective))
         return;
     for (int r = 0; r < comm->world_size; r++)
         request->parameter = signature_hash(blocks->counts[r] ^ (uint64_t)request->parameter << 32);

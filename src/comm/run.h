@@ -43,6 +43,10 @@ __attribute__((cold)) enum tutti_status call_refused_args(struct tutti_comm *com
 /* Refuses an operand on a device that a CPU communicator cannot reach. */
 __attribute__((cold)) enum tutti_status call_refuse_device(const char *call, const char *operand,
                                                            const void *pointer, int ordinal);
+/* Reads what the options of a v-form say of counts on the device. On CPU such counts are the
+ * host's. */
+void call_read_limits(const struct tutti_comm *comm, const struct coll *coll,
+                      const struct tutti_call_options *options, struct coll_args *args);
 /* Reads the blocks of a v-form. */
 void request_read_blocks(const struct tutti_comm *comm, const struct coll *coll,
                          const struct coll_args *args, size_t width, struct request *request);
@@ -88,6 +92,8 @@ call_check(const struct tutti_comm *comm, const char *call, const struct coll *c
            const struct coll_args *args, size_t width, const char *send, bool on_device, int rank)
 {
     int ordinal;
+    if (on_device && coll->varies && args->limits.most)
+        return coll_counted_check(coll, args, rank, comm->world_size);
     const enum coll_error error = coll_check(coll, args, width, rank, comm->world_size);
     if (__builtin_expect(error != COLL_GOOD, 0))
         return coll_explain(call, coll, args, error, comm->rank, comm->world_size, send);
@@ -167,6 +173,7 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
         .storage_offset_bytes = options->storage_offset * width,
         .max_blocks = options->max_blocks,
         .copy_engine = options->flags & TUTTI_CALL_COPY_ENGINE,
+        .most = args->limits.most * width,
     };
     status = comm->backend->choose(comm->group, &call, &request->choice);
     if (status == TUTTI_OK && !request->choice.run)

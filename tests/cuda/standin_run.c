@@ -122,8 +122,9 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
             snprintf(found->known.name, sizeof found->known.name, "%s", name);
             found->known.entry = entry;
             found->known.symm = strcmp(name, "symm") == 0;
-            found->known.exchange = strcmp(name, "exchange") == 0;
+            found->known.exchange = strncmp(name, "exchange", strlen("exchange")) == 0;
             found->known.varied = strncmp(name, "reduce_varied_", strlen("reduce_varied_")) == 0;
+            found->known.counted = strncmp(name, "reduce_counted_", strlen("reduce_counted_")) == 0;
             found->known.probe = strcmp(name, "probe") == 0;
             found->known.stream_wait = strcmp(name, "stream_wait") == 0;
             found->next = library->kernels;
@@ -273,6 +274,11 @@ static void call_varied(const void *kernel, const void *launch)
     ((void (*)(struct cuda_varied))(uintptr_t)kernel)(*(const struct cuda_varied *)launch);
 }
 
+static void call_counted(const void *kernel, const void *launch)
+{
+    ((void (*)(struct cuda_counted))(uintptr_t)kernel)(*(const struct cuda_counted *)launch);
+}
+
 static void call_symm(const void *kernel, const void *launch)
 {
     ((void (*)(struct cuda_symm_launch))(uintptr_t)kernel)(
@@ -301,6 +307,7 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
 {
     struct cuda_exchange exchange = {.most = 0};
     struct cuda_varied varied;
+    struct cuda_counted counted;
     struct cuda_launch launch = work->launch;
     const int last = launch.size - 1;
     if (work->function->slow)
@@ -325,6 +332,10 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
         varied = work->varied;
         run->call = call_varied;
         run->argument = &varied;
+    } else if (work->function->counted) {
+        counted = work->counted;
+        run->call = call_counted;
+        run->argument = &counted;
     }
     if (!emulator_run(run)) {
         order_store_release_u32(&launch.control->failed, 1);

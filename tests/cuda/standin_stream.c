@@ -475,6 +475,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         work.exchange = *(const struct cuda_exchange *)parameters[0];
     else if (work.function->varied)
         work.varied = *(const struct cuda_varied *)parameters[0];
+    else if (work.function->counted)
+        work.counted = *(const struct cuda_counted *)parameters[0];
     else
         work.launch = *(const struct cuda_launch *)parameters[0];
     pthread_mutex_lock(&standin_lock);

@@ -53,7 +53,8 @@ static void check_those_of(int size)
         assert_null(kernels.functions[kernel][1][CUDA_ANY]); /* one function serves every dtype */
     }
     assert_non_null(kernels.functions[CUDA_EXCHANGE][0][CUDA_ANY]);
-    count++;
+    assert_non_null(kernels.functions[CUDA_EXCHANGE_COUNTED][0][CUDA_ANY]);
+    count += 2;
     for (int kernel = 0; kernel < CUDA_EXCHANGE; kernel++) {
         bool floats = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES ||
                       kernel == CUDA_TWO_SHOT_PIPELINED;

@@ -6,6 +6,7 @@
 #include "base/signature.h"
 #include "coll/request.h"
 #include "cuda/comm/group_internal.h"
+#include "cuda/kernels/exchange.h"
 
 #include <stdio.h>
 
@@ -276,6 +277,39 @@ static enum tutti_status exchange(void *opaque, struct request *request, tutti_s
     return ended(group, request, former, status);
 }
 
+/* V-forms that copy, whose counts are in memory of the device, as one operation. Its signature is
+ * that of the first one; the parameter has all. */
+static enum tutti_status counted_several(void *opaque, struct request *const *requests, int count,
+                                         tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < count && status == TUTTI_OK; i++)
+        status = cuda_operands_check(group, requests[i], stream);
+    if (status == TUTTI_OK) {
+        struct cuda_launch launch = launch_make(group, requests[0], requests[0]->choice.algo);
+        for (int i = 0; i < count; i++) {
+            requests[i]->signature =
+                signature_set_algo(requests[i]->signature, requests[0]->choice.algo);
+            if (i > 0)
+                launch.parameter = signature_hash(requests[i]->signature ^ requests[i]->parameter ^
+                                                  (uint64_t)launch.parameter << 32);
+        }
+        requests[0]->parameter = launch.parameter;
+        status = cuda_exchange_counted(group, requests, count, &launch, stream);
+    }
+    status = ended(group, requests[0], former, status);
+    for (int i = 1; i < count && status == TUTTI_OK; i++)
+        request_started(requests[i], cuda_group_sequence(group), RECORD_SUBSET, RECORD_ENQUEUED);
+    return status;
+}
+
+static enum tutti_status counted(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    return counted_several(opaque, &request, 1, stream);
+}
+
 /* Fills the blocks of a reduce-scatter whose blocks differ. Returns the bytes of the largest one.
  */
 static size_t varied_fill(const struct request *request, struct cuda_varied *varied)
@@ -301,29 +335,61 @@ static size_t varied_fill(const struct request *request, struct cuda_varied *var
     return launch->count * request->element_bytes;
 }
 
+/* Enqueues the kernel of a reduce-scatter whose largest block has `bytes`. */
+static enum tutti_status varied_enqueue(struct cuda_group *group, struct request *request,
+                                        struct cuda_launch *launch, size_t bytes,
+                                        tutti_stream_t stream)
+{
+    const struct choice_launch *choice = &request->choice.launch;
+    const size_t block = (size_t)choice->workers * CUDA_LINE, blocks = (bytes + block - 1) / block;
+    request->signature = launch->signature;
+    request->parameter = launch->parameter;
+    const struct cuda_task task = {
+        .function = group->kernels.functions[choice->kernel][request->dtype][choice->form],
+        .blocks = blocks < 1                ? 1
+                  : blocks < choice->blocks ? (unsigned)blocks
+                                            : choice->blocks,
+        .threads = choice->workers + CUDA_CONTROL_THREADS,
+        .launch = launch,
+        .request = request,
+    };
+    return cuda_enqueue(group, stream, &task);
+}
+
 /* A reduce-scatter of blocks that differ. All ranks know all counts, so they have equal grids. */
 static enum tutti_status reduce_varied(void *opaque, struct request *request, tutti_stream_t stream)
 {
     struct cuda_group *group = opaque;
-    const struct choice_launch *choice = &request->choice.launch;
     const uint64_t former = cuda_group_sequence(group);
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK) {
         struct cuda_varied varied = {.launch = launch_make(group, request, request->choice.algo)};
-        const size_t block = (size_t)choice->workers * CUDA_LINE,
-                     blocks = (varied_fill(request, &varied) + block - 1) / block;
-        request->signature = varied.launch.signature;
-        request->parameter = varied.launch.parameter;
-        const struct cuda_task task = {
-            .function = group->kernels.functions[choice->kernel][request->dtype][choice->form],
-            .blocks = blocks < 1                ? 1
-                      : blocks < choice->blocks ? (unsigned)blocks
-                                                : choice->blocks,
-            .threads = choice->workers + CUDA_CONTROL_THREADS,
-            .launch = &varied.launch,
-            .request = request,
+        const size_t bytes = varied_fill(request, &varied);
+        status = varied_enqueue(group, request, &varied.launch, bytes, stream);
+    }
+    return ended(group, request, former, status);
+}
+
+/* The same with counts in memory of the device. All ranks have one max_count. */
+static enum tutti_status reduce_counted(void *opaque, struct request *request,
+                                        tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    const struct coll_limits *limits = &request->limits;
+    enum tutti_status status = cuda_operands_check(group, request, stream);
+    if (status == TUTTI_OK) {
+        struct cuda_counted args = {
+            .launch = launch_make(group, request, request->choice.algo),
+            .counts = (uintptr_t)request->send_blocks.counts,
+            .displacements = (uintptr_t)request->send_blocks.displacements,
+            .most = limits->most,
+            .extents = {limits->send_extent, limits->recv_extent},
+            .components = (uint32_t)(request->bytes / request->element_bytes),
+            .width = (uint32_t)request->bytes,
         };
-        status = cuda_enqueue(group, stream, &task);
+        status =
+            varied_enqueue(group, request, &args.launch, limits->most * request->bytes, stream);
     }
     return ended(group, request, former, status);
 }
@@ -364,7 +430,12 @@ static enum tutti_status message(void *opaque, struct request *request, tutti_st
 static const struct algorithm messages = {.run = message};
 static const struct algorithm kernels = {.run = run}, barriers = {.run = barrier},
                               staged_ones = {.run = staged}, copies = {.run = copy},
-                              exchanges = {.run = exchange}, varied_ones = {.run = reduce_varied},
+                              exchanges = {.run = exchange},
+                              counted_ones = {.run = counted,
+                                              .run_several = counted_several,
+                                              .several = EXCHANGE_CALLS},
+                              varied_ones = {.run = reduce_varied},
+                              reduce_counted_ones = {.run = reduce_counted},
                               engines = {.run = by_engines};
 
 /* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, and a bool
@@ -409,9 +480,11 @@ static enum tutti_status exchange_choose(const struct cuda_group *group,
                                     : "a v-form needs a block to and one from each other rank",
                          least);
     *choice = (struct choice){
-        .run = is_message ? &messages : &exchanges,
+        .run = is_message   ? &messages
+               : call->most ? &counted_ones
+                            : &exchanges,
         .algo = TUTTI_ALGO_ONE_SHOT,
-        .launch = {.kernel = CUDA_EXCHANGE,
+        .launch = {.kernel = call->most ? CUDA_EXCHANGE_COUNTED : CUDA_EXCHANGE,
                    .blocks = (uint16_t)(chains * (is_agreed ? limit / chains : group->channels)),
                    .is_agreed = is_agreed},
         .reason = "by the kernel of messages"};
@@ -422,15 +495,16 @@ static enum tutti_status exchange_choose(const struct cuda_group *group,
 static void varied_choose(const struct cuda_group *group, const struct choice_call *call,
                           struct choice *choice)
 {
-    const struct cuda_choice *usual = &group->plan.choices[CUDA_PLAN_ROWS + CUDA_REDUCE_VARIED];
+    const enum cuda_kernel kernel = call->most ? CUDA_REDUCE_COUNTED : CUDA_REDUCE_VARIED;
+    const struct cuda_choice *usual = &group->plan.choices[CUDA_PLAN_ROWS + kernel];
     const bool is_limited = call->max_blocks && call->max_blocks < usual->blocks;
-    const bool is_sum = call->op == OP_SUM &&
-                        cuda_kernel_has(&cuda_kernel_rows[CUDA_REDUCE_VARIED], group->plan.size,
-                                        false, dtype_component(call->dtype), CUDA_SUM);
+    const bool is_sum =
+        call->op == OP_SUM && cuda_kernel_has(&cuda_kernel_rows[kernel], group->plan.size, false,
+                                              dtype_component(call->dtype), CUDA_SUM);
     *choice = (struct choice){
-        .run = &varied_ones,
+        .run = call->most ? &reduce_counted_ones : &varied_ones,
         .algo = TUTTI_ALGO_ONE_SHOT,
-        .launch = {.kernel = CUDA_REDUCE_VARIED,
+        .launch = {.kernel = (uint8_t)kernel,
                    .form = is_sum ? CUDA_SUM : CUDA_ANY,
                    .workers = usual->threads,
                    .blocks = is_limited ? (uint16_t)call->max_blocks : usual->blocks,
@@ -468,7 +542,12 @@ static enum tutti_status other_choose(const struct cuda_group *group,
             choice->algo = cuda_kernel_rows[choice->launch.kernel].algo;
         return status;
     }
-    if (cuda_is_alone(group))
+    if (call->most)
+        choice->reason = cuda_is_alone(group)
+                             ? "counts on the device are read by kernels, and a rank alone has none"
+                             : "counts on the device are read by kernels, and no kernel serves the "
+                               "call on these links";
+    else if (cuda_is_alone(group))
         alone_choose(group, call, TUTTI_ALGO_NONE, choice);
     else if (group->proxy)
         choice->run = is_message ? &messages : &staged_ones;

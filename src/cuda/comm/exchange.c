@@ -19,7 +19,11 @@ struct chains {
 unsigned cuda_exchange_channels(const struct cuda_group *group)
 {
     const int chains = 2 * (group->launch.size - 1);
-    const int most = group->plan.choices[CUDA_PLAN_ROWS + CUDA_EXCHANGE].blocks / chains;
+    const struct cuda_choice *kernels = &group->plan.choices[CUDA_PLAN_ROWS];
+    const int blocks = kernels[CUDA_EXCHANGE].blocks < kernels[CUDA_EXCHANGE_COUNTED].blocks
+                           ? kernels[CUDA_EXCHANGE].blocks
+                           : kernels[CUDA_EXCHANGE_COUNTED].blocks;
+    const int most = blocks / chains;
     if (group->on_host || !group->rules->paths.all)
         return 0;
     return most < CUDA_CHANNELS ? (unsigned)most : CUDA_CHANNELS;
@@ -192,6 +196,56 @@ enum tutti_status cuda_exchange_collective(struct cuda_group *group, const struc
         .threads = CUDA_THREADS,
         .launch = &exchange.launch,
         .request = request,
+    };
+    return cuda_enqueue(group, stream, &task);
+}
+
+/* ---- collectives whose counts are on the device ---------------------------------------------- */
+
+static struct cuda_counted_call counted_call(const struct request *request)
+{
+    const struct coll *coll = &coll_rows[request->collective];
+    const struct coll_blocks *recv = &request->recv_blocks,
+                             *send = coll->send_all ? &request->send_blocks : recv;
+    return (struct cuda_counted_call){
+        .operands = {(uintptr_t)request->send, (uintptr_t)request->recv},
+        .counts = {(uintptr_t)send->counts, (uintptr_t)recv->counts},
+        .displacements = {(uintptr_t)send->displacements, (uintptr_t)recv->displacements},
+        .extents = {request->limits.send_extent, request->limits.recv_extent},
+        .most = request->limits.most,
+        .signature = signature_set_count(request->signature, 0),
+        .width = (uint32_t)request->bytes,
+        .sends_one = !coll->send_all,
+    };
+}
+
+enum tutti_status cuda_exchange_counted(struct cuda_group *group, struct request *const *requests,
+                                        int count, const struct cuda_launch *launch,
+                                        tutti_stream_t stream)
+{
+    const unsigned chains = 2 * (unsigned)(launch->size - 1);
+    struct cuda_exchange exchange = {
+        .launch = *launch,
+        .most = (uint8_t)(requests[0]->choice.launch.blocks / chains),
+        .room = (uint8_t)group->channels,
+        .numbered = 1,
+        .calls = (uint8_t)count,
+    };
+    unsigned channels = 1;
+    for (int i = 0; i < count; i++) {
+        const unsigned its =
+            exchange_channels(requests[i]->limits.most * requests[i]->bytes, exchange.most);
+        exchange.counted[i] = counted_call(requests[i]);
+        channels = its > channels ? its : channels;
+    }
+    for (unsigned c = 0; c < chains; c++)
+        exchange.channels[c] = (uint8_t)channels;
+    const struct cuda_task task = {
+        .function = group->kernels.functions[CUDA_EXCHANGE_COUNTED][0][CUDA_ANY],
+        .blocks = chains * channels,
+        .threads = CUDA_THREADS,
+        .launch = &exchange.launch,
+        .request = requests[0],
     };
     return cuda_enqueue(group, stream, &task);
 }

@@ -260,6 +260,12 @@ enum tutti_status cuda_exchange_enqueue(struct cuda_group *group, struct request
 enum tutti_status cuda_exchange_collective(struct cuda_group *group, const struct request *request,
                                            const struct cuda_launch *launch, tutti_stream_t stream);
 
+/* The same for v-forms whose counts are in memory of the device: up to EXCHANGE_CALLS, of one
+ * choice, as one operation. The launch is that of the operation. */
+enum tutti_status cuda_exchange_counted(struct cuda_group *group, struct request *const *requests,
+                                        int count, const struct cuda_launch *launch,
+                                        tutti_stream_t stream);
+
 /* residency.c: limits all grids to what fits at once. Returns INVALID, CUDA. */
 enum tutti_status cuda_grids_limit(struct cuda_group *group);
 /* Counts one communicator more, or less, whose kernels run on the device. */

@@ -147,10 +147,32 @@ static enum tutti_status operand_check(struct cuda_group *group, const struct op
     return ask(group, operand, last, &range);
 }
 
+/* Checks the arrays of a v-form whose kernel reads them. */
+static enum tutti_status counts_check(struct cuda_group *group, const struct request *request,
+                                      tutti_stream_t stream)
+{
+    const struct coll_blocks *blocks[] = {&request->send_blocks, &request->recv_blocks};
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < 4 && status == TUTTI_OK; i++) {
+        const size_t *array = i % 2 ? blocks[i / 2]->displacements : blocks[i / 2]->counts;
+        const struct operand operand = {.call = coll_rows[request->collective].call,
+                                        .what = i % 2 ? "displacements" : "counts",
+                                        .pointer = array,
+                                        .bytes = (size_t)group->launch.size * sizeof *array,
+                                        .stream = stream};
+        if (array)
+            status = operand_check(group, &operand);
+    }
+    return status;
+}
+
 enum tutti_status cuda_operands_check(struct cuda_group *group, const struct request *request,
                                       tutti_stream_t stream)
 {
     enum tutti_status status = cuda_group_check(group);
+    if (__builtin_expect(coll_rows[request->collective].varies && request->limits.most, 0) &&
+        status == TUTTI_OK)
+        status = counts_check(group, request, stream);
     for (int i = 0; i < 2 && status == TUTTI_OK; i++) {
         size_t first;
         const size_t bytes =

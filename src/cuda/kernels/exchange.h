@@ -4,7 +4,8 @@
  * time. Those in one direction with one peer form a chain and run one after the other. A message is
  * cut into parts, one for each of its channels. The cut depends on the message's size and on a
  * limit that all ranks have agreed on, so both ends cut alike. A v-form is a message to and one
- * from each peer, empty ones too. Compiles as C11 and as CUDA.
+ * from each peer, empty ones too. If its counts are in memory, a chain has as many blocks as its
+ * longest message may need. Compiles as C11 and as CUDA.
  */
 #ifndef TUTTI_CUDA_EXCHANGE_H
 #define TUTTI_CUDA_EXCHANGE_H
@@ -13,6 +14,7 @@
 
 enum {
     EXCHANGE_TRANSFERS = 128, /* in a launch, at most */
+    EXCHANGE_CALLS = 8,       /* of v-forms whose counts are in memory: in a launch, at most */
     EXCHANGE_CHAINS = 2 * (CUDA_RANKS - 1),
     EXCHANGE_GROUP = CUDA_GROUP_LINES,
     EXCHANGE_DEPTH = 4,                             /* units of a piece that a worker serves */
@@ -36,6 +38,18 @@ struct cuda_own_block {
     uint64_t from, to, bytes; /* 0 bytes: nothing to copy */
 };
 
+/* The operands of a v-form whose counts are in memory. The arrays are addresses. */
+enum { EXCHANGE_SEND, EXCHANGE_RECV };
+struct cuda_counted_call {
+    uint64_t operands[2], counts[2];
+    uint64_t displacements[2]; /* 0: each block begins where the one before it ends */
+    uint64_t extents[2];       /* elements of an operand */
+    uint64_t most;             /* elements of a block */
+    uint64_t signature;        /* of a message, without its count */
+    uint32_t width;            /* bytes of an element */
+    uint32_t sends_one;        /* send is one block, the own one of recv */
+};
+
 struct cuda_exchange {
     struct cuda_launch launch;
     /* By chain (cuda/pipe/messages.h): chain c has the transfers from begins[c] to begins[c + 1],
@@ -45,8 +59,12 @@ struct cuda_exchange {
     uint8_t most;     /* channels of a chain */
     uint8_t room;     /* channels for which an arena has slots, of each source: never changes */
     uint8_t numbered; /* a collective, which takes a number; messages take none */
+    uint8_t calls;    /* that exchange_counted serves; in exchange 0 */
     struct cuda_own_block own;
-    struct cuda_transfer transfers[EXCHANGE_TRANSFERS];
+    union {
+        struct cuda_transfer transfers[EXCHANGE_TRANSFERS];
+        struct cuda_counted_call counted[EXCHANGE_CALLS];
+    };
 };
 static_assert(sizeof(struct cuda_exchange) <= 4096, "the most that the arguments of a kernel take");
 

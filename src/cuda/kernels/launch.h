@@ -66,11 +66,20 @@ struct cuda_launch {
     };
 };
 
-/* A reduce-scatter of blocks of different lengths (reduce_varied.cu). `count` of the launch is the
+/* A reduce-scatter of blocks of different lengths (reduce_varied.cuh). `count` of the launch is the
  * largest one. */
 struct cuda_varied {
     struct cuda_launch launch;
     uint64_t firsts[CUDA_RANKS], counts[CUDA_RANKS]; /* elements; of the block of ranks[p] */
+};
+
+/* The same with lengths in memory (reduce_counted.cu), in elements of the caller's dtype. The
+ * arrays are addresses. */
+struct cuda_counted {
+    struct cuda_launch launch;
+    uint64_t counts, displacements; /* displacements 0: each block begins where the last one ends */
+    uint64_t most, extents[2];      /* of a block; of send and recv */
+    uint32_t components, width;     /* of an element: numbers, bytes */
 };
 
 /* The entry of ranks[] at leaf l of the tree. If the size is a power of two, that order differs

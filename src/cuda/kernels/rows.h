@@ -32,7 +32,9 @@
     X(REDUCE_PIPELINED, reduce_pipelined)                                                          \
     X(REDUCE_RELAYED, reduce_relayed)                                                              \
     X(REDUCE_VARIED, reduce_varied)                                                                \
+    X(REDUCE_COUNTED, reduce_counted)                                                              \
     X(EXCHANGE, exchange)                                                                          \
+    X(EXCHANGE_COUNTED, exchange_counted)                                                          \
     X(BARRIER, barrier)                                                                            \
     X(SYMM, symm)                                                                                  \
     X(STREAM_WAIT, stream_wait)
