@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Tuple, Ty
 import numpy as np
 
 from tutti._buffers import Array, moved, operand, stream_value
-from tutti._dtypes import HANDLES, Op, algorithm_value, named_dtype, op_handle
+from tutti._dtypes import DTYPES, HANDLES, Op, algorithm_value, named_dtype, op_handle
 from tutti._errors import Error, InvalidError, Timeout, c_text, check, make_error, milliseconds, text
 from tutti._handle import Handle
 from tutti._signals import Interrupt, call_in_thread
@@ -86,6 +86,9 @@ class CallOptions(TypedDict, total=False):
                scatter by copy engines, not by kernels. recv is then symmetric memory at the same offset on all ranks, in a
                gather too
     max_blocks of a CUDA communicator: the most blocks of the kernel, within the communicator's limit; 0: that one
+    max_count  of all_to_all_v, all_gather_v and reduce_scatter_v, equal on all ranks: the most elements of a block. Then
+               counts and displacements are arrays of int64 or uint64, on CUDA in memory of the device, which the kernel
+               reads when it runs, in a graph at each replay (TUTTI_CALL_DEVICE_COUNTS). No block ends behind its array
     stream     of a CUDA communicator: an address, or a stream of PyTorch, CuPy, Numba or cuda.core. The call returns after
                the operation is enqueued. None: the legacy default stream
     """
@@ -95,10 +98,12 @@ class CallOptions(TypedDict, total=False):
     zero_copy: bool
     copy_engine: bool
     max_blocks: int
+    max_count: int
     stream: Any
 
 
-Blocks = Tuple[Sequence[int], "Sequence[int] | None"]  # counts and displacements
+Blocks = Tuple[Any, Any]  # counts and displacements: sequences or, with max_count, arrays; the latter may be None
+_WORDS = DTYPES["int64"], DTYPES["uint64"]
 _REDUCE = lib.tutti_reduce_with, lib.tutti_reduce_scatter_with
 # Without options: no stream, no struct.
 _NOTHING: tuple[int, Any, Any] = 0, ffi.NULL, ffi.NULL
@@ -349,8 +354,9 @@ class Communicator(Handle):
             "struct_size": _SIZE_OF_OPTIONS, "timeout_ms": milliseconds(options.get("timeout")),
             "algo": algorithm_value(options.get("algorithm")),
             "flags": ((0 if options.get("zero_copy", True) else lib.TUTTI_CALL_NO_ZERO_COPY)
-                      | (lib.TUTTI_CALL_COPY_ENGINE if options.get("copy_engine") else 0)),
-            "max_blocks": options.get("max_blocks", 0)})
+                      | (lib.TUTTI_CALL_COPY_ENGINE if options.get("copy_engine") else 0)
+                      | (lib.TUTTI_CALL_DEVICE_COUNTS if "max_count" in options else 0)),
+            "max_blocks": options.get("max_blocks", 0), "max_count": options.get("max_count", 0)})
 
     def all_reduce(self, send: Array, recv: Array | None = None, op: str | Op = "sum",
                    **options: Unpack[CallOptions]) -> Any:
@@ -411,6 +417,22 @@ class Communicator(Handle):
                     f"the block of rank {rank}, {count} elements from {place} on, is not in {name}, which has {size}")
         return [ffi.new("size_t[]", [number * width for number in numbers]) for numbers in (counts, places)]
 
+    def _device_blocks(self, name: str, stream: int, counts: Array, displacements: Array | None) -> list[Any]:
+        """The same, of arrays that are read when the operation runs. The library checks what they hold."""
+        found = []
+        for array in counts, displacements:
+            if array is None:
+                found.append(ffi.NULL)
+                continue
+            address, dtype, size, owner = operand(array, False, stream)
+            if dtype not in _WORDS or size != self.world_size:
+                raise InvalidError(f"{name}: with max_count, counts and displacements are arrays of {self.world_size} int64 or "
+                                   "uint64")
+            found.append(ffi.cast("size_t *", address))
+            if _open_groups:
+                self._keep(owner, array)
+        return found
+
     def _run_v(self, function: Any, send: Array | None, recv: Array | None, sent: Blocks | None, received: Blocks | None,
                options: CallOptions, *arguments: Any, reduces: bool = False) -> Any:
         """Calls function(send, ..., recv, ..., dtype, *arguments, ...) and returns recv. An operand of one block for each
@@ -426,7 +448,12 @@ class Communicator(Handle):
             if dtype not in (None, found):
                 raise InvalidError("send and recv differ in their dtype")
             dtype = found
-            given += [address, *([size] if blocks is None else self._blocks(name, size, width, *blocks))]
+            if "max_count" in options:
+                if width != 1 or not size:
+                    raise InvalidError(f"{name}: with max_count an array has elements, of one of the library's dtypes")
+                setattr(extra, f"{name}_extent", size)
+            given += [address, *([size] if blocks is None else self._device_blocks(name, stream, *blocks)
+                                 if "max_count" in options else self._blocks(name, size, width, *blocks))]
             if _open_groups:
                 self._keep(_kept)
         if dtype is None:
@@ -450,7 +477,7 @@ class Communicator(Handle):
                          op: str | Op = "sum", **options: Unpack[CallOptions]) -> Any:
         """reduce_scatter() of blocks of different lengths: recv on rank r has counts[r] elements. Equal on all ranks."""
         def call(send: Any, c_counts: Any, c_displacements: Any, recv: Any, count: int, *others: Any) -> int:
-            if count != counts[self.rank]:
+            if "max_count" not in options and count != counts[self.rank]:
                 raise InvalidError(f"recv has {count} elements, the block of this rank {counts[self.rank]}")
             return int(lib.tutti_reduce_scatter_v_with(send, c_counts, c_displacements, recv, *others))
 

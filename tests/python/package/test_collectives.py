@@ -76,6 +76,35 @@ def spread(blocks):
     return whole
 
 
+def test_device_counts():
+    """On CPU the arrays of counts are the host's, and are read during the call."""
+    every = range(RANKS)
+
+    def rank(comm):
+        me, mine = comm.rank, np.resize(ragged(comm.rank, comm.rank), 3)
+        counts, places = np.array(COUNTS, np.int64), np.array(PLACES, np.uint64)
+        recv = np.full(6, -1, np.int32)
+        assert comm.all_gather_v(mine, recv, counts, places, max_count=3) is recv
+        assert np.array_equal(recv, spread([ragged(r, r) for r in every]))
+        own = np.zeros(4, np.int32)
+        comm.reduce_scatter_v(spread([ragged(me, r) for r in every]), own, counts, places, "max", max_count=3)
+        assert np.array_equal(own[:COUNTS[me]], ragged(RANKS - 1, me))
+        taken = np.zeros(10, np.int32)
+        comm.all_to_all_v(spread([ragged(me, r) for r in every]), taken, counts, np.full(RANKS, COUNTS[me]), places,
+                          max_count=3)
+        assert np.array_equal(taken[:RANKS * COUNTS[me]], np.concatenate([ragged(r, me) for r in every]))
+        for wrong, why in ((lambda: comm.all_gather_v(mine, recv, counts, places, max_count=2), "more than max_count 2"),
+                           (lambda: comm.all_gather_v(mine, recv[:4], counts, places, max_count=3), "extent of 4"),
+                           (lambda: comm.all_gather_v(mine, recv, counts, places, max_count=0), "max_count 0"),
+                           (lambda: comm.all_gather_v(mine, recv, counts.astype(np.int32), max_count=3), "int64 or"),
+                           (lambda: comm.all_gather_v(mine[:0], recv, counts, max_count=3), "has elements"),
+                           (lambda: comm.all_gather(mine[:2], recv, max_count=3), "is for all_gather_v")):
+            with pytest.raises(tutti.InvalidError, match=why):
+                wrong()
+
+    on_threads(RANKS, rank)
+
+
 def test_v_forms():
     every = range(RANKS)
 
