@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { COUNTS_BYTES = 4 * TUTTI_MAX_RANKS * sizeof(size_t) };
 enum { GUARD_BYTES = 256, POISON = 0xa5, LINE = 256, MOST_STAGES = 256 };
 
 struct stage {
@@ -28,6 +29,7 @@ struct stage {
     unsigned char *send, *recv; /* on the device, `bytes` each */
     unsigned char *host;        /* what comes back */
     size_t bytes;
+    size_t *counts; /* on the device: four arrays that a kernel reads; NULL: none so far */
 };
 
 /* Device memory that no stage uses. It is not freed: CUDA would wait for all kernels of the
@@ -190,6 +192,8 @@ static void stage_close(struct stage *stage)
     gpu_stream_destroy(stage->streams[0]);
     gpu_stream_destroy(stage->streams[1]);
     stage_free(stage);
+    if (stage->counts)
+        block_give(stage->counts, COUNTS_BYTES);
     free(stage);
 }
 
@@ -337,6 +341,25 @@ static bool span_put(struct span *span, unsigned char *memory, bool is_read)
            (!is_read || !span->bytes || gpu_copy(span->device, span->host, span->bytes));
 }
 
+/* Puts the arrays that a kernel reads into device memory. */
+static bool counts_put(struct call *call, struct stage *stage)
+{
+    const size_t **arrays[] = {
+        &call->request.send_blocks.counts, &call->request.send_blocks.displacements,
+        &call->request.recv_blocks.counts, &call->request.recv_blocks.displacements};
+    if (!stage->counts)
+        stage->counts = block_take(COUNTS_BYTES);
+    for (int i = 0; i < 4 && stage->counts; i++) {
+        size_t *const to = stage->counts + i * TUTTI_MAX_RANKS;
+        if (!*arrays[i])
+            continue;
+        if (!gpu_copy(to, *arrays[i], (size_t)stage->size * sizeof *to))
+            return false;
+        *arrays[i] = to;
+    }
+    return stage->counts != NULL;
+}
+
 /* Operands in place are parts of one span. Gaps between the blocks of a v-form keep what they
  * have, so they are copied too. */
 static enum tutti_status call_staged(struct call *call, struct stage *stage)
@@ -351,7 +374,9 @@ static enum tutti_status call_staged(struct call *call, struct stage *stage)
         out.host = send.host < recv.host ? send.host : recv.host;
         out.bytes = (size_t)(end - out.host);
     }
-    const bool keeps = in_place || coll_rows[call->request.collective].varies;
+    const bool varies = coll_rows[call->request.collective].varies, keeps = in_place || varies;
+    if (varies && call->request.limits.most && !counts_put(call, stage))
+        return broken();
     if (!stage_reserve(stage, send.bytes > out.bytes ? send.bytes : out.bytes) ||
         !span_put(&out, stage->recv, keeps) || (!in_place && !span_put(&send, stage->send, true)))
         return broken();
@@ -373,7 +398,7 @@ static enum tutti_status call_staged(struct call *call, struct stage *stage)
 static struct wrapped {
     struct algorithm algorithm;
     const struct algorithm *library;
-} wrapped[8];
+} wrapped[12];
 static _Thread_local bool passes; /* the thread's calls have device operands */
 
 static enum tutti_status run(void *group, struct request *request, tutti_stream_t stream)
@@ -479,6 +504,7 @@ static const struct algorithm *wrap(const struct algorithm *library)
     if (!wrapped[i].library) { /* others may use the rows that there are */
         wrapped[i].algorithm = *library;
         wrapped[i].algorithm.run = run;
+        wrapped[i].algorithm.run_several = NULL;
         wrapped[i].library = library;
     }
     pthread_mutex_unlock(&lock);

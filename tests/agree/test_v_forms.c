@@ -3,10 +3,12 @@
  * A long random life of one communicator: v-forms, and now and then an all-reduce, a broadcast or a
  * message. Random counts (many are 0), dtypes, orders of the blocks in an operand, holes between
  * them; blocks of send that overlap; in place or not. Every element is compared with what its
- * sender had, or with the scalar reference, and what lies between the blocks does not change.
+ * sender had, or with the scalar reference, and what lies between the blocks does not change. Many
+ * calls have their counts on the device.
  *
  * usage: test_v_forms threads|processes WORLD_SIZE
  */
+#include "device.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
@@ -34,8 +36,9 @@ struct operation {
     size_t offset;                                   /* in the pool */
     int root;
     bool in_place, dense, overlaps;
-    size_t shift;  /* of the operands, from a line, in elements */
-    uint64_t bits; /* for what differs between ranks */
+    size_t max_count; /* not 0: counts are on the device */
+    size_t shift;     /* of the operands, from a line, in elements */
+    uint64_t bits;    /* for what differs between ranks */
 };
 
 struct life {
@@ -49,6 +52,12 @@ struct life {
 static uint64_t below(uint64_t *random, uint64_t bound)
 {
     return pool_random(random) % bound;
+}
+
+/* A kernel has to read them. */
+static bool counts_may_be_on_device(int size)
+{
+    return !device_is_cuda() || (size > 1 && !device_is_shared());
 }
 
 static struct operation operation_make(uint64_t *random, int size)
@@ -79,6 +88,12 @@ static struct operation operation_make(uint64_t *random, int size)
     o.overlaps = !below(random, 4);
     o.shift = below(random, LINE) / tutti_dtype_size(o.dtype);
     o.bits = pool_random(random);
+    if (below(random, 2) && counts_may_be_on_device(size)) {
+        o.max_count = 1 + below(random, 2) * 40;
+        for (int i = 0; i < size * size; i++)
+            if (o.counts[i / size][i % size] > o.max_count)
+                o.max_count = o.counts[i / size][i % size];
+    }
     return o;
 }
 
@@ -105,6 +120,29 @@ static void layout_make(const struct operation *o, int size, bool overlaps, uint
         at += layout->counts[r] + (o->dense ? 0 : below(&random, HOLE + 1));
     }
     layout->given = o->dense && !overlaps ? NULL : layout->displacements;
+}
+
+/* The elements from the begin of an operand to the end of its last block, at least 1. */
+static size_t extent_of(const struct layout *layout, int size)
+{
+    size_t extent = 1;
+    for (int r = 0; r < size; r++)
+        if (layout->counts[r] && layout->displacements[r] + layout->counts[r] > extent)
+            extent = layout->displacements[r] + layout->counts[r];
+    return extent;
+}
+
+/* The options of a call: NULL if its counts are the host's. */
+static const struct tutti_call_options *options_of(const struct operation *o, size_t send_extent,
+                                                   size_t recv_extent,
+                                                   struct tutti_call_options *options)
+{
+    *options = (struct tutti_call_options){.struct_size = sizeof *options,
+                                           .flags = TUTTI_CALL_DEVICE_COUNTS,
+                                           .max_count = o->max_count,
+                                           .send_extent = send_extent ? send_extent : 1,
+                                           .recv_extent = recv_extent ? recv_extent : 1};
+    return o->max_count ? options : NULL;
 }
 
 /* Where in the pool the block begins that `from` sends to `to`. A reduction's are the same on all
@@ -154,11 +192,15 @@ static bool gather_run(const struct life *life, const struct operation *o, int r
     if (o->in_place && receives)
         send = block_at(o, recv, &to, life->rank);
     block_write(life, o, life->rank, 0, count, send);
+    struct tutti_call_options given;
+    const struct tutti_call_options *options =
+        options_of(o, count, extent_of(&to, life->size), &given);
     const enum tutti_status status =
-        root < 0 ? tutti_all_gather_v(count ? send : NULL, count, recv, to.counts, to.given,
-                                      o->dtype, life->comm, TUTTI_STREAM_DEFAULT)
-                 : tutti_gather_v(send, count, receives ? recv : NULL, receives ? to.counts : NULL,
-                                  to.given, o->dtype, root, life->comm, TUTTI_STREAM_DEFAULT);
+        root < 0
+            ? tutti_all_gather_v_with(count || options ? send : NULL, count, recv, to.counts,
+                                      to.given, o->dtype, life->comm, TUTTI_STREAM_DEFAULT, options)
+            : tutti_gather_v(send, count, receives ? recv : NULL, receives ? to.counts : NULL,
+                             to.given, o->dtype, root, life->comm, TUTTI_STREAM_DEFAULT);
     for (int r = 0; r < life->size && receives; r++)
         right &= block_take(life, o, r, 0, to.counts[r], block_at(o, recv, &to, r));
     memset(send, EMPTY, count * tutti_dtype_size(o->dtype));
@@ -193,11 +235,14 @@ static bool scatter_run(const struct life *life, const struct operation *o, int 
     send_write(life, o, false, send, &from);
     if (o->in_place && sends && !o->overlaps)
         recv = block_at(o, send, &from, life->rank);
+    struct tutti_call_options given;
     const enum tutti_status status =
-        root < 0 ? tutti_reduce_scatter_v(send, from.counts, from.given, recv, o->dtype, o->op,
-                                          life->comm, TUTTI_STREAM_DEFAULT)
-                 : tutti_scatter_v(sends ? send : NULL, sends ? from.counts : NULL, from.given,
-                                   recv, count, o->dtype, root, life->comm, TUTTI_STREAM_DEFAULT);
+        root < 0
+            ? tutti_reduce_scatter_v_with(
+                  send, from.counts, from.given, recv, o->dtype, o->op, life->comm,
+                  TUTTI_STREAM_DEFAULT, options_of(o, extent_of(&from, life->size), count, &given))
+            : tutti_scatter_v(sends ? send : NULL, sends ? from.counts : NULL, from.given, recv,
+                              count, o->dtype, root, life->comm, TUTTI_STREAM_DEFAULT);
     const bool right = block_take(life, o, root < 0 ? life->rank : root, life->rank, count, recv);
     send_clear(life, o, &from, send);
     return status == TUTTI_OK && right;
@@ -212,9 +257,11 @@ static bool to_all_run(const struct life *life, const struct operation *o, unsig
     for (int r = 0; r < life->size; r++)
         to.counts[r] = o->counts[r][life->rank];
     layout_make(o, life->size, false, ~o->bits - (uint64_t)life->rank, &to);
-    const enum tutti_status status =
-        tutti_all_to_all_v(send, from.counts, from.given, recv, to.counts, to.given, o->dtype,
-                           life->comm, TUTTI_STREAM_DEFAULT);
+    struct tutti_call_options given;
+    const enum tutti_status status = tutti_all_to_all_v_with(
+        send, from.counts, from.given, recv, to.counts, to.given, o->dtype, life->comm,
+        TUTTI_STREAM_DEFAULT,
+        options_of(o, extent_of(&from, life->size), extent_of(&to, life->size), &given));
     for (int r = 0; r < life->size; r++)
         right &= block_take(life, o, r, life->rank, to.counts[r], block_at(o, recv, &to, r));
     for (int r = 0; r < life->size; r++)
