@@ -417,6 +417,22 @@ static enum tutti_status run(void *group, struct request *request, tutti_stream_
     return status;
 }
 
+/* With host operands one call after the other. */
+static enum tutti_status run_several(void *group, struct request *const *requests, int count,
+                                     tutti_stream_t stream)
+{
+    const struct algorithm *library = ((const struct wrapped *)requests[0]->choice.run)->library;
+    const bool is_staged = !passes && stage_find(NULL, group);
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < count && status == TUTTI_OK; i++) {
+        if (is_staged)
+            status = run(group, requests[i], stream);
+        else
+            requests[i]->choice.run = library;
+    }
+    return is_staged ? status : library->run_several(group, requests, count, stream);
+}
+
 /* Messages lie in blocks of their own. */
 struct message {
     struct request *request;
@@ -504,7 +520,7 @@ static const struct algorithm *wrap(const struct algorithm *library)
     if (!wrapped[i].library) { /* others may use the rows that there are */
         wrapped[i].algorithm = *library;
         wrapped[i].algorithm.run = run;
-        wrapped[i].algorithm.run_several = NULL;
+        wrapped[i].algorithm.run_several = library->run_several ? run_several : NULL;
         wrapped[i].library = library;
     }
     pthread_mutex_unlock(&lock);
