@@ -98,28 +98,30 @@ static void *create_thread(void *opaque)
     return NULL;
 }
 
-/* A thread that takes no signals of the program's. */
-static bool thread_start(struct create *create)
+/* A thread that takes no signals of the program's. After a failure the creation has a result. */
+static bool thread_start(struct create *create, pthread_t *thread)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int code = pthread_create(&create->thread, NULL, create_thread, create);
+    const int code = pthread_create(thread, NULL, create_thread, create);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code == 0)
-        return true;
+        return true; /* a creation for which nobody waits may be freed already */
     create->result = fail(ncclSystemError, "%s: cannot start a thread: %s",
                           symbol_names[create->symbol], strerror(code));
-    snprintf(create->error, sizeof create->error, "%s", "cannot start a thread");
+    error_copy(create->error, sizeof create->error);
     return false;
 }
 
 /* A creation for which the caller does not wait. */
 static ncclResult_t create_detach(struct create *create)
 {
+    pthread_t thread;
     state_set(create->destination && create->parent ? create->parent : create->comm,
               ncclInProgress);
-    if (thread_start(create)) {
+    if (thread_start(create, &thread)) {
+        pthread_detach(thread);
         return ncclInProgress;
     }
     const ncclResult_t result = create->result;
@@ -137,10 +139,9 @@ static ncclResult_t creates_wait(struct create *list)
         create_make(list);
     } else {
         for (struct create *create = list; create; create = create->next)
-            if (!thread_start(create))
-                create->thread = pthread_self();
+            create->started = thread_start(create, &create->thread);
         for (struct create *create = list; create; create = create->next)
-            if (!pthread_equal(create->thread, pthread_self()))
+            if (create->started)
                 pthread_join(create->thread, NULL);
     }
     for (struct create *create = list, *next; create; create = next) {

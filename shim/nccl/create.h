@@ -21,7 +21,8 @@ struct create {
     int color, key;
     uint64_t members; /* a bit for each rank of the parent */
     bool waits; /* the caller waits for the end; else a thread of its own ends and frees this */
-    pthread_t thread;
+    pthread_t thread; /* if started */
+    bool started;
     ncclResult_t result;
     char error[SHIM_ERROR_BYTES];
 };

@@ -190,8 +190,8 @@ static int kernels(struct ranks *ranks, int rank, tutti_store_t *store)
     for (int k = 0; k < CUDA_KERNELS; k++)
         if (cuda_kernel_rows[k].collectives && k != CUDA_MESH && k != CUDA_EXCHANGE &&
             k != CUDA_EXCHANGE_COUNTED && k != CUDA_REDUCE_VARIED && k != CUDA_REDUCE_COUNTED &&
-            k != CUDA_TWO_SHOT_RELAYED &&
-            cuda_kernel_rows[k].least <= ranks->size && !launched[k]) {
+            k != CUDA_TWO_SHOT_RELAYED && cuda_kernel_rows[k].least <= ranks->size &&
+            !launched[k]) {
             fprintf(stderr, "%s was not launched\n", cuda_kernel_rows[k].name);
             RANKS_CHECK(launched[k]);
         }
