@@ -180,8 +180,13 @@ void creates_drop(struct create *list)
 {
     for (struct create *create = list, *next; create; create = next) {
         next = create->next;
+        create->result = ncclInvalidUsage;
+        snprintf(create->error, sizeof create->error, "%s: its group was refused or not ended",
+                 symbol_names[create->symbol]);
         if (create->destination)
             comm_free(create->comm, create->symbol);
+        else if (comm_state(create->comm) == ncclInProgress) /* the program has the handle */
+            handle_release(create->comm, create);
         free(create);
     }
 }

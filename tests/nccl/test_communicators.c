@@ -129,6 +129,15 @@ static void misused(struct rank *self)
     OK(ncclCommInitRank(&comm, 1, self->id, 0));
     CHECK(ncclCommInitRank(&comm, 1, self->id, 1) == ncclInvalidArgument);
     CHECK(ncclGroupEnd() == ncclInvalidArgument && !comm);
+    /* A handle that the program has already says so. */
+    config = config_of(0);
+    OK(ncclGroupStart());
+    OK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config));
+    CHECK(comm);
+    CHECK(ncclCommInitRank(NULL, 1, self->id, 0) == ncclInvalidArgument);
+    CHECK(ncclGroupEnd() == ncclInvalidArgument);
+    CHECK(comm_wait(comm) == ncclInvalidUsage);
+    OK(ncclCommDestroy(comm));
     /* The program's struct may be an older, shorter one. */
     config = config_of(1);
     config.size = offsetof(ncclConfig_t, netName);
