@@ -180,7 +180,8 @@ static int judge(const struct kind *kind, const struct episode *episode)
     return failures;
 }
 
-static int free_port(void)
+/* A port at which nobody listens while *held is open. */
+static int port_take(int *held)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
@@ -188,20 +189,24 @@ static int free_port(void)
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) != 0 ||
         getsockname(fd, (struct sockaddr *)&address, &size) != 0)
         exit(1);
-    close(fd);
+    *held = fd;
     return ntohs(address.sin_port);
 }
 
 static int run(const struct kind *kind)
 {
-    int failures = 0, status;
+    int failures = 0, status, ports[SIZE];
     struct episode *episodes = mmap(NULL, SIZE * sizeof *episodes, PROT_READ | PROT_WRITE,
                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (episodes == MAP_FAILED)
         return 1;
+    /* Each has a port of its own. Rank 0 serves there, unless it is the one that does not come. */
+    for (int victim = 0; victim < SIZE; victim++)
+        episodes[victim].port = port_take(&ports[victim]);
+    for (int victim = 1; victim < SIZE; victim++)
+        close(ports[victim]);
     for (int victim = 0; victim < SIZE; victim++) {
         episodes[victim].victim = victim;
-        episodes[victim].port = free_port();
         for (int rank = 0; rank < SIZE; rank++) {
             const pid_t pid = fork();
             if (pid < 0)
@@ -214,6 +219,7 @@ static int run(const struct kind *kind)
         failures += status != 0;
     for (int victim = 0; victim < SIZE; victim++)
         failures += judge(kind, &episodes[victim]);
+    close(ports[0]);
     munmap(episodes, SIZE * sizeof *episodes);
     printf("%s: %s\n", kind->name, failures ? "FAILED" : "each rank names the missing one");
     fflush(stdout);
