@@ -114,7 +114,7 @@ import json, sys
 graph, nccl = (json.load(open(path)) for path in sys.argv[1:])
 assert graph["machine"].startswith("3 GPUs, "), graph["machine"]
 for row in graph["rows"]:
-    assert row["algo"].startswith(("one_shot_", "two_shot_")), row["algo"]
+    assert row["algo"].startswith(("one_shot_", "two_shot_", "reduce_")), row["algo"]
     assert row["placement"] == "gpu" and row["ranks"] == 3 and row["wrong"] == 0
     assert row["graph"] and row["programmatic_launch"] and row["host_us"] is None
     assert row["rivals"] == {} and row["ratio"] is None and row["tutti_us"] == row["p50_us"] > 0
