@@ -78,7 +78,8 @@ enum tutti_status announced_more(struct cpu_group *group, struct request *reques
 enum tutti_status pair_more(struct cpu_group *group, struct request *request);
 #define ANNOUNCED_ALGORITHM                                                                        \
     {                                                                                              \
-        sizeof(struct announced_state), announced_start, announced_step, announced_run             \
+        .state_bytes = sizeof(struct announced_state), .start = announced_start,                   \
+        .step = announced_step, .run = announced_run                                               \
     }
 
 /* A pass: copies the own block, unless the collective reduces. */
