@@ -76,25 +76,23 @@ static double scalar_value(const void *scalar, ncclDataType_t dtype)
 static ncclResult_t scalar_read(const struct call *call, const struct scalar *scalar, double *value)
 {
     const struct cuda_driver *driver = call->comm->driver;
+    const CUstream stream = cuda_stream_of(call->stream);
     unsigned char bytes[8] = {0};
-    const CUstream stream = (CUstream)(void *)call->stream;
-    CUcontext popped;
-    CUresult result = driver->ctx_push(call->comm->context);
-    if (result == CUDA_SUCCESS) {
-        result = driver->memcpy_async((CUdeviceptr)(uintptr_t)bytes,
-                                      (CUdeviceptr)(uintptr_t)scalar->memory,
-                                      dtype_bytes(scalar->dtype), stream);
-        if (result == CUDA_SUCCESS)
-            result = driver->stream_synchronize(stream);
-        driver->ctx_pop(&popped);
-    }
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(driver, call->comm->context, &pushed);
+    if (status == TUTTI_OK)
+        status = CUDA_CALL(driver, memcpy_async, cuda_address(bytes), cuda_address(scalar->memory),
+                           dtype_bytes(scalar->dtype), stream);
+    if (status == TUTTI_OK)
+        status = CUDA_CALL(driver, stream_synchronize, stream);
+    cuda_context_leave(driver, pushed);
     *value = scalar_value(bytes, scalar->dtype);
-    return result == CUDA_SUCCESS
+    return status == TUTTI_OK
                ? ncclSuccess
                : fail(ncclUnhandledCudaError,
-                      "%s: cannot read the scalar on the device (CUDA error %d); in a capture only "
-                      "a scalar of ncclScalarHostImmediate can be used",
-                      symbol_names[call->symbol], (int)result);
+                      "%s: cannot read the scalar on the device: %s; in a capture only a scalar of "
+                      "ncclScalarHostImmediate can be used",
+                      symbol_names[call->symbol], tutti_last_error());
 }
 
 /* The reduction of a call; `made` is destroyed behind it. */
@@ -340,11 +338,6 @@ static bool reduces(enum call_kind kind)
     return kind == CALL_ALL_REDUCE || kind == CALL_REDUCE_SCATTER || kind == CALL_REDUCE;
 }
 
-static bool is_message(enum call_kind kind)
-{
-    return kind == CALL_SEND || kind == CALL_RECV;
-}
-
 /* Settles what the communicator decides. A reduction of one rank is a copy, as NCCL's is. NCCL's
  * messages run with any limit of blocks, so Tutti's get none. */
 static void call_settle(struct call *call)
@@ -353,7 +346,7 @@ static void call_settle(struct call *call)
         call->kind = CALL_BROADCAST;
         call->peer = 0;
     }
-    if (is_message(call->kind))
+    if (call_is_message(call))
         call->max_blocks = 0;
     else if (!call->max_blocks)
         call->max_blocks = call->comm->max_blocks;

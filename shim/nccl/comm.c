@@ -178,10 +178,10 @@ ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
         next = window->next;
         free(window);
     }
-    CUcontext popped;
-    if (comm->event && comm->driver->ctx_push(comm->context) == CUDA_SUCCESS) {
+    bool pushed;
+    if (comm->event && cuda_context_enter(comm->driver, comm->context, &pushed) == TUTTI_OK) {
         comm->driver->event_destroy(comm->event);
-        comm->driver->ctx_pop(&popped);
+        cuda_context_leave(comm->driver, pushed);
     }
     free(comm->scalars);
     comm->magic = 0;

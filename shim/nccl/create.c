@@ -12,6 +12,7 @@
 #include "cuda/kernels/arena.h"
 #include "ipc/channel.h"
 #include "real.h"
+#include "store/hmac.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -55,13 +56,12 @@ bool create_abandon(ncclComm_t comm)
 static void create_make(struct create *create)
 {
     const struct cuda_driver *driver = create->comm->driver;
-    CUcontext popped;
-    if (driver->ctx_push(create->comm->context) == CUDA_SUCCESS) {
+    bool pushed;
+    create->result = fail_status(cuda_context_enter(driver, create->comm->context, &pushed),
+                                 symbol_names[create->symbol]);
+    if (create->result == ncclSuccess) {
         create->result = create->make(create);
-        driver->ctx_pop(&popped);
-    } else {
-        create->result = fail(ncclUnhandledCudaError, "%s: cannot use the context of device %d",
-                              symbol_names[create->symbol], create->comm->device);
+        cuda_context_leave(driver, pushed);
     }
     if (create->result != ncclSuccess)
         error_copy(create->error, sizeof create->error);
@@ -205,13 +205,15 @@ ncclResult_t create_start(const struct create *given)
 
 /* ---- meeting at a store ---------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t seed, const void *bytes, size_t size)
+/* A name that only the same bytes give, and the same use of them. */
+static uint64_t name_of(char use, const void *bytes, size_t size)
 {
-    const unsigned char *byte = bytes;
-    uint64_t hash = seed ^ UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3); /* FNV-1a */
-    return hash;
+    uint8_t text[sizeof(ncclUniqueId) + 1] = {(uint8_t)use}, digest[SHA256_BYTES];
+    uint64_t name;
+    memcpy(text + 1, bytes, size);
+    sha256(NULL, text, size + 1, digest);
+    memcpy(&name, digest, sizeof name);
+    return name;
 }
 
 static uint64_t every_rank(const struct ncclComm *comm)
@@ -234,7 +236,7 @@ static ncclResult_t shared_open(ncclComm_t comm, uint64_t members, enum symbol s
     uint32_t *meetings = &comm->meetings[members % 256];
     const uint64_t key[] = {comm->lineage, members, (*meetings)++};
     shared->store = NULL;
-    shared->name = mix(0, key, sizeof key);
+    shared->name = name_of('m', key, sizeof key);
     shared->ranks = __builtin_popcountll(members);
     enum tutti_status status = channel_directory(directory, sizeof directory, false);
     if (status == TUTTI_OK) {
@@ -293,7 +295,7 @@ static ncclResult_t make_of_id(struct create *create)
     const struct tutti_comm_options options = options_make();
     struct tutti_unique_id id;
     memcpy(&id, &create->id, sizeof id);
-    comm->lineage = mix(0, &id, sizeof id);
+    comm->lineage = name_of('i', &id, sizeof id);
     return fail_status(
         tutti_comm_create_from_id(&id, comm->rank, comm->ranks, &options, &comm->comm),
         symbol_names[create->symbol]);
@@ -349,7 +351,7 @@ static ncclResult_t make_rank(struct create *create)
     if (real_serves_all())
         return real_init(comm, &create->id, create->symbol);
     if (comm->ranks > CUDA_RANKS) {
-        comm->lineage = mix(0, &create->id, sizeof create->id);
+        comm->lineage = name_of('i', &create->id, sizeof create->id);
         return create_real(comm, create->symbol);
     }
     const ncclResult_t result = make_of_id(create);
@@ -518,7 +520,7 @@ static ncclResult_t make_split(struct create *create)
     const int color = create->color < 0 ? TUTTI_NO_COLOR : create->color;
     const uint64_t lineage[] = {parent->lineage, (uint64_t)create->color + 1,
                                 ++parent->meetings[0]};
-    comm->lineage = mix(1, lineage, sizeof lineage);
+    comm->lineage = name_of('s', lineage, sizeof lineage);
     if (!parent->comm)
         return fail_real(
             real_library()->split(parent->real, create->color, create->key, &comm->real, NULL),
@@ -562,7 +564,7 @@ static ncclResult_t make_shrunk(struct create *create)
     ncclResult_t result = shared_open(parent, create->members, create->symbol, &shared);
     if (result != ncclSuccess)
         return result;
-    create->comm->lineage = mix(2, &shared.name, sizeof shared.name);
+    create->comm->lineage = name_of('r', &shared.name, sizeof shared.name);
     result =
         make_at_store(create, &shared, __builtin_popcountll(create->members & below), shared.ranks);
     shared_close(&shared, result != ncclSuccess);

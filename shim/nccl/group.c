@@ -68,26 +68,16 @@ static bool is_open(void)
 static ncclResult_t stream_follow(ncclComm_t comm, tutti_stream_t after, tutti_stream_t stream)
 {
     const struct cuda_driver *driver = comm->driver;
-    CUcontext popped;
-    CUresult result = driver->ctx_push(comm->context);
-    if (result != CUDA_SUCCESS)
-        return fail(ncclUnhandledCudaError, "ncclGroupEnd: cannot use device %d", comm->device);
-    if (!comm->event)
-        result = driver->event_create(&comm->event, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS)
-        result = driver->event_record(comm->event, (CUstream)(void *)stream);
-    if (result == CUDA_SUCCESS)
-        result = driver->stream_wait_event((CUstream)(void *)after, comm->event, 0);
-    driver->ctx_pop(&popped);
-    return result == CUDA_SUCCESS
-               ? ncclSuccess
-               : fail(ncclUnhandledCudaError,
-                      "ncclGroupEnd: cannot order two streams (CUDA error %d)", (int)result);
-}
-
-static bool is_message(const struct call *call)
-{
-    return call->kind == CALL_SEND || call->kind == CALL_RECV;
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(driver, comm->context, &pushed);
+    if (status == TUTTI_OK && !comm->event)
+        status = CUDA_CALL(driver, event_create, &comm->event, CU_EVENT_DISABLE_TIMING);
+    if (status == TUTTI_OK)
+        status = CUDA_CALL(driver, event_record, comm->event, cuda_stream_of(stream));
+    if (status == TUTTI_OK)
+        status = CUDA_CALL(driver, stream_wait_event, cuda_stream_of(after), comm->event, 0);
+    cuda_context_leave(driver, pushed);
+    return fail_status(status, "ncclGroupEnd");
 }
 
 /* NCCL takes messages of a group on several streams, Tutti on one: those of a communicator move to
@@ -99,7 +89,7 @@ static ncclResult_t messages_join(struct call *calls, int count, bool before)
     ncclResult_t result = ncclSuccess;
     for (int i = 0; i < count && result == ncclSuccess; i++) {
         ncclComm_t comm = calls[i].comm;
-        if (!is_message(&calls[i]) || !comm->comm)
+        if (!call_is_message(&calls[i]) || !comm->comm)
             continue;
         if (before && comm->group != group) {
             comm->group = group;
@@ -146,8 +136,8 @@ static ncclResult_t calls_run(struct call *calls, int count)
     /* A call that is refused makes the whole group fail; its error is the one to tell. */
     for (int i = 0; i < count && result == ncclSuccess; i++)
         if (calls[i].comm->comm)
-            result = call_submit(&calls[i],
-                                 is_message(&calls[i]) ? calls[i].comm->stream : calls[i].stream);
+            result = call_submit(&calls[i], call_is_message(&calls[i]) ? calls[i].comm->stream
+                                                                       : calls[i].stream);
     const enum tutti_status status = tutti_group_end();
     if (result == ncclSuccess)
         result = fail_status(status, "ncclGroupEnd");
@@ -159,8 +149,8 @@ static ncclResult_t calls_run(struct call *calls, int count)
 static ncclResult_t calls_launched(const struct call *calls, int count)
 {
     for (int i = 0; i < count; i++)
-        if (calls[i].launched && calls[i].comm->driver->event_record(
-                                     calls[i].launched, (CUstream)(void *)calls[i].stream))
+        if (calls[i].launched &&
+            calls[i].comm->driver->event_record(calls[i].launched, cuda_stream_of(calls[i].stream)))
             return fail(ncclUnhandledCudaError, "%s: cannot record launchCompletionEvent",
                         symbol_names[calls[i].symbol]);
     return ncclSuccess;

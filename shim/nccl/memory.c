@@ -40,7 +40,7 @@ NCCL_DEFINE(ncclResult_t, ncclMemFree, void *memory)
     const enum tutti_status status = cuda_driver_open(&driver);
     if (status != TUTTI_OK)
         return fail_status(status, "ncclMemFree");
-    const CUresult result = driver->mem_free((CUdeviceptr)(uintptr_t)memory);
+    const CUresult result = driver->mem_free(cuda_address(memory));
     return result == CUDA_SUCCESS
                ? ncclSuccess
                : fail(ncclUnhandledCudaError, "ncclMemFree: %p cannot be freed (CUDA error %d)",

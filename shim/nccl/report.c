@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* With TUTTI_NCCL_REPORT=1 a process writes at its end which calls it made, and who served them. */
+#include "base/deadline.h"
 #include "shim.h"
 
 #include <inttypes.h>
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct {
@@ -16,16 +16,9 @@ static struct {
 
 static bool wanted;
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
 int64_t report_begin(void)
 {
-    return __builtin_expect(wanted, 0) ? now_ns() : 0;
+    return __builtin_expect(wanted, 0) ? deadline_now() : 0;
 }
 
 void report_end(enum symbol symbol, enum server server, size_t bytes, int64_t begin)
@@ -34,7 +27,7 @@ void report_end(enum symbol symbol, enum server server, size_t bytes, int64_t be
         return;
     order_fetch_add_relaxed_u64(&rows[symbol][server].calls, 1);
     order_fetch_add_relaxed_u64(&rows[symbol][server].bytes, bytes);
-    order_fetch_add_relaxed_u64(&rows[symbol][server].ns, (uint64_t)(now_ns() - begin));
+    order_fetch_add_relaxed_u64(&rows[symbol][server].ns, (uint64_t)(deadline_now() - begin));
 }
 
 static void report_write(void)

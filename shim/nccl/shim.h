@@ -22,7 +22,7 @@
 
 #include "abi.h"
 #include "base/order.h"
-#include "cuda/driver/driver.h"
+#include "cuda/driver/wrappers.h"
 #include "symbols.h"
 #include "tutti/tutti.h"
 
@@ -152,6 +152,11 @@ struct call {
     CUevent launched; /* recorded behind the call; NULL: none */
     tutti_stream_t stream;
 };
+
+static inline bool call_is_message(const struct call *call)
+{
+    return call->kind == CALL_SEND || call->kind == CALL_RECV;
+}
 
 /* Runs the call, or keeps it if the thread is in a group. The caller has entered the communicator,
  * which is left here. */
