@@ -496,6 +496,8 @@ static void disagreeing(struct rank *self)
     CHECK(error == ncclInvalidUsage);
     CHECK(strstr(ncclGetLastError(self->comm), "all_reduce"));
     CHECK(strstr(ncclGetErrorString(error), "invalid usage"));
+    /* An abort before another rank has looked would be that rank's error. */
+    pthread_barrier_wait(self->barrier);
     OK(ncclCommAbort(self->comm));
     self->comm = NULL;
 }
