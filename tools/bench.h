@@ -103,6 +103,9 @@ void bench_config_command(struct bench_config *config, int argc, char **argv);
 bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);
 const struct collective *bench_collective(const struct bench_config *config);
+/* Returns true if the ranks write into each other's symmetric recv: TUTTI_CALL_SYMMETRIC or
+ * TUTTI_CALL_COPY_ENGINE. */
+bool bench_pushes(const struct bench_config *config);
 /* Number of places to measure: 1 if there are no operands, or if they may not overlap. */
 int bench_places(const struct bench_config *config);
 /* The row's operation as text. NULL: it has none. */

@@ -161,8 +161,9 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
     const struct bench_row *row = base->row;
     const enum tutti_collective which = base->config->collective;
     const int root = root_of(measure, i);
-    const struct tutti_call_options by_engines = {.struct_size = sizeof by_engines,
-                                                  .flags = TUTTI_CALL_COPY_ENGINE};
+    const struct tutti_call_options pushes = {
+        .struct_size = sizeof pushes,
+        .flags = base->config->copy_engine ? TUTTI_CALL_COPY_ENGINE : TUTTI_CALL_SYMMETRIC};
     char *send, *recv;
     if (is_barrier(measure))
         return measure_status(base, tutti_barrier(base->comm, NULL, 0, stream));
@@ -181,7 +182,7 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
     tutti_comm_t *comm = engine < FIRST_TUNING ? base->comm : measure->tuned[engine - FIRST_TUNING];
     return measure_status(base, collective_call_on(stream, which, send, recv, measure->counts,
                                                    row->dtype, measure_op(base), root, comm,
-                                                   base->config->copy_engine ? &by_engines : NULL));
+                                                   bench_pushes(base->config) ? &pushes : NULL));
 }
 
 /* A batch of operations. The streams alternate; the first one begins and ends the batch. */

@@ -427,9 +427,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
                    config->vs_both ? "--both" : "--seconds");
     if (cuda && config->cold)
         argp_error(state, "--cold is for CPU ranks");
-    const struct collective *collective = bench_collective(config);
-    if (config->copy_engine && (!collective->data || collective->reduces || collective->varies ||
-                                config->collective == TUTTI_COLLECTIVE_SEND))
+    if (config->copy_engine && !bench_pushes(config))
         argp_error(state, "--copy-engine: give --collective all_gather, all_to_all, broadcast, "
                           "gather or scatter");
     if (cuda && config->iterations > BENCH_REPLAYS)

@@ -112,12 +112,20 @@ const struct collective *bench_collective(const struct bench_config *config)
     return &collectives[config->collective];
 }
 
+bool bench_pushes(const struct bench_config *config)
+{
+    const struct collective *collective = bench_collective(config);
+    return config->device == TUTTI_DEVICE_CUDA && config->symmetric && collective->data &&
+           !collective->reduces && !collective->varies &&
+           config->collective != TUTTI_COLLECTIVE_SEND;
+}
+
 int bench_places(const struct bench_config *config)
 {
     const struct collective *collective = bench_collective(config);
-    /* By copy engines no block is moved within a buffer that peers write to. A scatter in place
-     * would have another recv on each rank. */
-    const bool apart = collective->apart || (config->copy_engine && collective->send_all);
+    /* No block is moved within a buffer that peers write to. A scatter in place would have another
+     * recv on each rank. */
+    const bool apart = collective->apart || (bench_pushes(config) && collective->send_all);
     return collective->data && !apart ? BENCH_PLACES : 1;
 }
 

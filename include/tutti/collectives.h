@@ -24,6 +24,9 @@ enum tutti_call_flags {
      * displacements are read when the operation runs. On CUDA they lie in memory of the device, and
      * the host does not wait for them: "Counts on the device", below. Equal on all ranks. */
     TUTTI_CALL_DEVICE_COUNTS = 4,
+    /* On CUDA: a kernel writes the blocks straight into the peers' recv, which is symmetric memory.
+     * For the calls of TUTTI_CALL_COPY_ENGINE, under the same conditions, and without it. */
+    TUTTI_CALL_SYMMETRIC = 16,
 };
 
 /* Zero is the default of each field. */
@@ -182,23 +185,29 @@ TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t coun
  * symmetric memory on all ranks, or if the ranks are threads of one process. An all-to-all that is
  * in place on any rank is copied. Return what tutti_all_reduce() does.
  *
- * *Copy engines.* With TUTTI_CALL_COPY_ENGINE each rank has its device's copy engines copy its
- * blocks into the other ranks' recv. All ranks pass recv, in a gather too. It lies at the same
- * offset of one allocation of tutti_symm_alloc() on the device, after its rendezvous, of a group
- * with the ranks of the communicator in the same order. send is any memory of the device. One warp
- * of the device waits, before the copies, until all ranks' streams have come to the call, and one
- * behind them until all copies are done. What stays on a device, the own block out of place and all
- * blocks among ranks that share the device, its driver may copy by multiprocessors. For blocks of
- * about 4 MiB and more; smaller ones are allowed, but a kernel is faster. The blocks of a broadcast
- * or scatter leave from the root alone. A communicator makes up to 3 streams at its first such
- * call.
+ * *Symmetric recv on CUDA.* With TUTTI_CALL_SYMMETRIC or TUTTI_CALL_COPY_ENGINE each rank writes
+ * its blocks straight into the other ranks' recv. All ranks pass recv, in a gather too. It lies at
+ * the same offset of one allocation of tutti_symm_alloc() on the device, after its rendezvous, of a
+ * group with the ranks of the communicator in the same order. send is any memory of the device.
+ * The ranks wait for each other before the blocks are written, and behind them.
  *
- * The flag is refused with INVALID (recv is not such memory; another collective; an all-to-all in
- * place; a CPU communicator) and with DECLINED (some two devices do not reach each other, or
- * processes share one). Ranks whose offsets differ, or of which only some set the flag, get
- * MISMATCH. Copies cannot be taken back: they also run after a fault, and in a graph that is
- * launched after the communicator's end. Then they write to recv of ranks that have not made the
- * call, so after a fault recv is undefined on these, too.
+ * With TUTTI_CALL_SYMMETRIC a kernel writes, of at most 32 blocks of threads, so that most
+ * multiprocessors stay free for compute. It has one hop more than without the flag, and so is for
+ * blocks of about 1 MiB and more.
+ *
+ * With TUTTI_CALL_COPY_ENGINE the device's copy engines write, so that all multiprocessors stay
+ * free but for one warp before the copies and one behind them. What stays on a device, the own
+ * block out of place and all blocks among ranks that share the device, its driver may copy by
+ * multiprocessors. For blocks of about 4 MiB and more; smaller ones are allowed, but a kernel is
+ * faster. The blocks of a broadcast or scatter leave from the root alone. A communicator makes up
+ * to 3 streams at its first such call. Copies cannot be taken back: they also run after a fault,
+ * and in a graph that is launched after the communicator's end. Then they write to recv of ranks
+ * that have not made the call, so after a fault recv is undefined on these, too.
+ *
+ * Both flags are refused with INVALID (recv is not such memory; another collective; an all-to-all
+ * in place; a CPU communicator; both) and with DECLINED (some two devices do not reach each other,
+ * or processes share one). Ranks whose offsets differ, or of which only some set the flag, get
+ * MISMATCH.
  */
 
 /*

@@ -221,7 +221,8 @@ TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
     X(HYBRID_CUBE_MESH, 3, "hybrid_cube_mesh")                                                     \
     X(RING, 8, "ring")                                                                             \
     X(HOST_STAGED, 9, "host_staged")                                                               \
-    X(COPY_ENGINE, 10, "copy_engine")
+    X(COPY_ENGINE, 10, "copy_engine")                                                              \
+    X(SYMMETRIC, 11, "symmetric")
 
 /*
  * All-reduce takes the first of these that names an algorithm: options->algo of the call; the
@@ -246,7 +247,8 @@ TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
  *   everything through memory of the host. It is the measured choice if two devices do not reach
  *   each other's memory, or if a test pattern from one to the other does not arrive within 2 s.
  *   Where processes share a device (TUTTI_ALLOW_OVERLAPPING_DEVICES), a thread of each rank runs it
- * - TUTTI_ALGO_COPY_ENGINE: only in reports, of calls with TUTTI_CALL_COPY_ENGINE
+ * - TUTTI_ALGO_COPY_ENGINE, TUTTI_ALGO_SYMMETRIC: only in reports, of calls with
+ *   TUTTI_CALL_COPY_ENGINE or TUTTI_CALL_SYMMETRIC
  */
 enum tutti_algo {
 #define TUTTI_ALGO_ENUM(name, value, text) TUTTI_ALGO_##name = value,

@@ -82,9 +82,10 @@ class CallOptions(TypedDict, total=False):
     timeout    seconds from the operation's first wait; None: the communicator's
     algorithm  of an all-reduce, equal on all ranks: "one_shot", "two_shot", ...; None: the communicator's choice
     zero_copy  False: copy, even if the operands are symmetric memory
-    copy_engine True, on all ranks of a CUDA communicator: move the blocks of all_gather, all_to_all, broadcast, gather or
-               scatter by copy engines, not by kernels. recv is then symmetric memory at the same offset on all ranks, in a
-               gather too
+    symmetric  True, on all ranks of a CUDA communicator: a kernel writes the blocks of all_gather, all_to_all, broadcast,
+               gather or scatter straight into the peers' recv. recv is then symmetric memory at the same offset on all
+               ranks, in a gather too
+    copy_engine True: the same by copy engines
     max_blocks of a CUDA communicator: the most blocks of the kernel, within the communicator's limit; 0: that one
     max_count  of all_to_all_v, all_gather_v and reduce_scatter_v, equal on all ranks: the most elements of a block. Then
                counts and displacements are arrays of int64 or uint64, on CUDA in memory of the device, which the kernel
@@ -96,6 +97,7 @@ class CallOptions(TypedDict, total=False):
     timeout: Timeout
     algorithm: str | None
     zero_copy: bool
+    symmetric: bool
     copy_engine: bool
     max_blocks: int
     max_count: int
@@ -354,6 +356,7 @@ class Communicator(Handle):
             "struct_size": _SIZE_OF_OPTIONS, "timeout_ms": milliseconds(options.get("timeout")),
             "algo": algorithm_value(options.get("algorithm")),
             "flags": ((0 if options.get("zero_copy", True) else lib.TUTTI_CALL_NO_ZERO_COPY)
+                      | (lib.TUTTI_CALL_SYMMETRIC if options.get("symmetric") else 0)
                       | (lib.TUTTI_CALL_COPY_ENGINE if options.get("copy_engine") else 0)
                       | (lib.TUTTI_CALL_DEVICE_COUNTS if "max_count" in options else 0)),
             "max_blocks": options.get("max_blocks", 0), "max_count": options.get("max_count", 0)})
@@ -546,10 +549,10 @@ class Communicator(Handle):
     def gather(self, send: Array, recv: Array | None = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
         """Sets block r of recv on the root to rank r's send. Returns recv, the root's.
 
-        recv has world_size times the elements of send; the other ranks' recv is ignored, but with copy_engine. In place,
-        send is the root's block of recv.
+        recv has world_size times the elements of send; the other ranks' recv is ignored, but with symmetric or copy_engine.
+        In place, send is the root's block of recv.
         """
-        needed = self.rank == root or options.get("copy_engine")
+        needed = self.rank == root or options.get("symmetric") or options.get("copy_engine")
         found = self._run(lib.tutti_gather_with, send, recv if needed else None, 1, self.world_size, options, root)
         return found if self.rank == root else None
 

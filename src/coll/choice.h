@@ -43,9 +43,9 @@ struct choice_call {
     enum op_kind op;
     uintptr_t operands; /* the addresses of both, by bitwise or, for their alignment */
     uint64_t storage_offset_bytes;
-    int max_blocks;   /* CUDA: of the call; 0: no limit */
-    bool copy_engine; /* CUDA: TUTTI_CALL_COPY_ENGINE */
-    size_t most;      /* TUTTI_CALL_DEVICE_COUNTS: bytes of a block, the most; 0: no such flag */
+    int max_blocks; /* CUDA: of the call; 0: no limit */
+    uint32_t flags; /* enum tutti_call_flags */
+    size_t most;    /* TUTTI_CALL_DEVICE_COUNTS: bytes of a block, the most; 0: no such flag */
 };
 
 /* CUDA: a kernel, which of its functions, and the grid. */

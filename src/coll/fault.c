@@ -32,8 +32,9 @@ static void signature_format(const struct tutti_signature *signature, char *text
     /* the lowest bit of a hash is 1; a limit of blocks is in the upper half */
     const bool is_limited = coll_varies(signature->collective) &&
                             !coll_is_rooted(signature->collective) && signature->parameter & 1;
-    const bool by_engines = signature->algo == TUTTI_ALGO_COPY_ENGINE;
-    const char *hashed = by_engines ? "place of recv"
+    const bool pushes =
+        signature->algo == TUTTI_ALGO_COPY_ENGINE || signature->algo == TUTTI_ALGO_SYMMETRIC;
+    const char *hashed = pushes     ? "place of recv"
                          : !counted ? is_limited ? "max_count" : "scalar"
                          : scaled   ? "counts and scalar"
                                     : "counts";
@@ -53,7 +54,7 @@ static void signature_format(const struct tutti_signature *signature, char *text
         hash &= ~mask;
     if (!hash || length <= 0 || (size_t)length >= size)
         return;
-    if (!scaled && !counted && !is_limited && !by_engines)
+    if (!scaled && !counted && !is_limited && !pushes)
         snprintf(text + length, size - (size_t)length, ", max_blocks %" PRIu32,
                  hash >> SIGNATURE_ROOT_BITS);
     else

@@ -23,20 +23,28 @@ enum tutti_status call_refuse_entry(struct tutti_comm *comm, const char *call)
                      call, comm->name);
 }
 
-/* What can be said of TUTTI_CALL_COPY_ENGINE without the operands. */
-static enum tutti_status copy_engine_check(const struct tutti_comm *comm,
-                                           enum tutti_collective which, const char *call)
+/* What can be said of the flags for symmetric recv without the operands. */
+static enum tutti_status push_check(const struct tutti_comm *comm, enum tutti_collective which,
+                                    uint32_t flags, const char *call)
 {
+    const bool by_engines = flags & TUTTI_CALL_COPY_ENGINE;
+    const char *flag = by_engines ? "TUTTI_CALL_COPY_ENGINE" : "TUTTI_CALL_SYMMETRIC";
+    if (!by_engines && !(flags & TUTTI_CALL_SYMMETRIC))
+        return TUTTI_OK;
+    if (by_engines && flags & TUTTI_CALL_SYMMETRIC)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: TUTTI_CALL_COPY_ENGINE and TUTTI_CALL_SYMMETRIC: expected one of "
+                         "them at most",
+                         call);
     if (!comm->backend->enqueues)
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: TUTTI_CALL_COPY_ENGINE: a CPU communicator has no copy engines: "
-                         "leave the flag out",
-                         call);
+                         "%s: %s is for CUDA, and this is a CPU communicator: leave the flag out",
+                         call, flag);
     if (!coll_moves(which))
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: TUTTI_CALL_COPY_ENGINE: copy engines serve all_gather, all_to_all, "
-                         "broadcast, gather and scatter: leave the flag out",
-                         call);
+                         "%s: %s is for all_gather, all_to_all, broadcast, gather and scatter: "
+                         "leave the flag out",
+                         call, flag);
     return TUTTI_OK;
 }
 
@@ -70,22 +78,22 @@ enum tutti_status call_options_read(const struct tutti_comm *comm, enum tutti_co
                                     const struct tutti_call_options *from, const char *call,
                                     struct tutti_call_options *options)
 {
-    const uint32_t known =
-        TUTTI_CALL_NO_ZERO_COPY | TUTTI_CALL_COPY_ENGINE | TUTTI_CALL_DEVICE_COUNTS;
+    const uint32_t known = TUTTI_CALL_NO_ZERO_COPY | TUTTI_CALL_COPY_ENGINE |
+                           TUTTI_CALL_DEVICE_COUNTS | TUTTI_CALL_SYMMETRIC;
     enum tutti_status status =
         options_copy(call, "tutti_call_options", from, options, sizeof *options);
     if (status != TUTTI_OK)
         return status;
     if (options->flags & ~known)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY, "
-                         "TUTTI_CALL_COPY_ENGINE and TUTTI_CALL_DEVICE_COUNTS, any of them or 0",
-                         call, options->flags);
-    if (options->flags & TUTTI_CALL_COPY_ENGINE) {
-        status = copy_engine_check(comm, which, call);
-        if (status != TUTTI_OK)
-            return status;
-    }
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY, "
+            "TUTTI_CALL_COPY_ENGINE, TUTTI_CALL_DEVICE_COUNTS and TUTTI_CALL_SYMMETRIC, any of "
+            "them or 0",
+            call, options->flags);
+    status = push_check(comm, which, options->flags, call);
+    if (status != TUTTI_OK)
+        return status;
     status = device_counts_check(which, options, call);
     if (status != TUTTI_OK)
         return status;

@@ -172,7 +172,7 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
         .operands = (uintptr_t)args->send | (uintptr_t)args->recv,
         .storage_offset_bytes = options->storage_offset * width,
         .max_blocks = options->max_blocks,
-        .copy_engine = options->flags & TUTTI_CALL_COPY_ENGINE,
+        .flags = options->flags,
         .most = args->limits.most * width,
     };
     status = comm->backend->choose(comm->group, &call, &request->choice);

@@ -28,6 +28,7 @@
 #define TESTS_CUDA_STANDIN_H
 
 #include "cuda/kernels/exchange.h"
+#include "cuda/kernels/push.h"
 #include "cuda/kernels/rows.h"
 #include "cuda/kernels/stream_wait_launch.h"
 #include "cuda/kernels/symm_launch.h"

@@ -125,6 +125,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
             found->known.exchange = strncmp(name, "exchange", strlen("exchange")) == 0;
             found->known.varied = strncmp(name, "reduce_varied_", strlen("reduce_varied_")) == 0;
             found->known.counted = strncmp(name, "reduce_counted_", strlen("reduce_counted_")) == 0;
+            found->known.push = strcmp(name, "copy_symmetric") == 0;
             found->known.probe = strcmp(name, "probe") == 0;
             found->known.stream_wait = strcmp(name, "stream_wait") == 0;
             found->next = library->kernels;
@@ -279,6 +280,11 @@ static void call_counted(const void *kernel, const void *launch)
     ((void (*)(struct cuda_counted))(uintptr_t)kernel)(*(const struct cuda_counted *)launch);
 }
 
+static void call_push(const void *kernel, const void *launch)
+{
+    ((void (*)(struct cuda_push))(uintptr_t)kernel)(*(const struct cuda_push *)launch);
+}
+
 static void call_symm(const void *kernel, const void *launch)
 {
     ((void (*)(struct cuda_symm_launch))(uintptr_t)kernel)(
@@ -308,6 +314,7 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
     struct cuda_exchange exchange = {.most = 0};
     struct cuda_varied varied;
     struct cuda_counted counted;
+    struct cuda_push push;
     struct cuda_launch launch = work->launch;
     const int last = launch.size - 1;
     if (work->function->slow)
@@ -336,6 +343,10 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
         counted = work->counted;
         run->call = call_counted;
         run->argument = &counted;
+    } else if (work->function->push) {
+        push = work->push;
+        run->call = call_push;
+        run->argument = &push;
     }
     if (!emulator_run(run)) {
         order_store_release_u32(&launch.control->failed, 1);

@@ -477,6 +477,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         work.varied = *(const struct cuda_varied *)parameters[0];
     else if (work.function->counted)
         work.counted = *(const struct cuda_counted *)parameters[0];
+    else if (work.function->push)
+        work.push = *(const struct cuda_push *)parameters[0];
     else
         work.launch = *(const struct cuda_launch *)parameters[0];
     pthread_mutex_lock(&standin_lock);

@@ -84,6 +84,8 @@ assert len(rows) == 2 * int(sys.argv[2]) and all(row["copy_engine"] and row["sym
 done
 status 0 env TUTTI_CUBLAS_LIBRARY="$cublas" "$tutti" bench "${quick[@]}" -n 2 --graph=3 --beside gemm --copy-engine --collective all_gather
 rows 6 10
+status 0 "$tutti" bench "${quick[@]}" -b 24 -n 3 --graph=5 --symmetric --collective all_to_all
+rows 2 13
 status 0 "$tutti" bench "${quick[@]}" -n 2 --symmetric
 out 'streams: 1 buffers: symmetric$'
 status 0 "$tutti" bench "${quick[@]}" -n 2 --graph --collective all_gather_v

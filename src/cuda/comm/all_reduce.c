@@ -225,13 +225,15 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
 
 /* By copy engines: engines.h. Once the barrier is enqueued the peers wait for the end, so a failure
  * behind it is the communicator's. */
-static enum tutti_status push(struct cuda_group *group, struct request *request,
-                              const struct cuda_copies *copies, tutti_stream_t stream)
+static enum tutti_status by_engines(struct cuda_group *group, struct request *request,
+                                    const struct cuda_copies *copies, tutti_stream_t stream)
 {
     const uint64_t former = cuda_group_sequence(group);
     struct request end;
+    enum tutti_status status = cuda_engines_ensure(group, copies->count, cuda_stream_of(stream));
     request->choice.launch = barrier_launch;
-    enum tutti_status status = kernel_enqueue(group, request, NULL, stream, cuda_enqueue);
+    if (status == TUTTI_OK)
+        status = kernel_enqueue(group, request, NULL, stream, cuda_enqueue);
     if (status != TUTTI_OK)
         return status;
     end = *request;
@@ -242,23 +244,52 @@ static enum tutti_status push(struct cuda_group *group, struct request *request,
     return status;
 }
 
-static enum tutti_status by_engines(void *opaque, struct request *request, tutti_stream_t stream)
+/* By the kernel of symmetric operands. Without data it is a barrier. */
+static enum tutti_status by_kernel(struct cuda_group *group, struct request *request,
+                                   const struct cuda_copies *copies, tutti_stream_t stream)
+{
+    const struct choice_launch *choice = &request->choice.launch;
+    struct cuda_push push;
+    if (!request->bytes)
+        return kernel_enqueue(group, request, NULL, stream, cuda_enqueue);
+    push.launch = launch_make(group, request, request->choice.algo);
+    push.copies = *copies;
+    request->signature = push.launch.signature;
+    const struct cuda_task task = {
+        .function = group->kernels.functions[choice->kernel][0][CUDA_ANY],
+        .blocks = choice->blocks,
+        .threads = choice->workers + CUDA_CONTROL_THREADS,
+        .launch = &push.launch,
+        .request = request,
+    };
+    return cuda_enqueue(group, stream, &task);
+}
+
+/* A rank alone copies its one block. */
+static enum tutti_status by_copy(struct cuda_group *group, struct request *request,
+                                 const struct cuda_copies *copies, tutti_stream_t stream)
+{
+    const struct cuda_task task = {.to = copies->copies[0].to,
+                                   .from = copies->copies[0].from,
+                                   .bytes = copies->count ? copies->bytes : 0,
+                                   .request = request};
+    return cuda_enqueue(group, stream, &task);
+}
+
+/* Into the peers' recv: push.h. */
+static enum tutti_status push(void *opaque, struct request *request, tutti_stream_t stream)
 {
     struct cuda_group *group = opaque;
     const uint64_t former = cuda_group_sequence(group);
     struct cuda_copies copies;
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK)
-        status = cuda_engines_prepare(group, request, cuda_stream_of(stream), &copies);
-    if (status == TUTTI_OK && cuda_is_alone(group)) {
-        const struct cuda_task task = {.to = copies.copies[0].to,
-                                       .from = copies.copies[0].from,
-                                       .bytes = copies.count ? copies.bytes : 0,
-                                       .request = request};
-        status = cuda_enqueue(group, stream, &task);
-    } else if (status == TUTTI_OK) {
-        status = push(group, request, &copies, stream);
-    }
+        status = cuda_push_prepare(group, request, &copies);
+    if (status == TUTTI_OK)
+        status = (cuda_is_alone(group) ? by_copy
+                  : request->choice.algo == TUTTI_ALGO_COPY_ENGINE
+                      ? by_engines
+                      : by_kernel)(group, request, &copies, stream);
     return ended(group, request, former, status);
 }
 
@@ -435,8 +466,7 @@ static const struct algorithm kernels = {.run = run}, barriers = {.run = barrier
                                               .run_several = counted_several,
                                               .several = EXCHANGE_CALLS},
                               varied_ones = {.run = reduce_varied},
-                              reduce_counted_ones = {.run = reduce_counted},
-                              engines = {.run = by_engines};
+                              reduce_counted_ones = {.run = reduce_counted}, pushes = {.run = push};
 
 /* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, and a bool
  * may have any bits: these are reduced as on CPU. `algo` is what the call or strict mode asks for.
@@ -557,17 +587,31 @@ static enum tutti_status other_choose(const struct cuda_group *group,
     return TUTTI_OK;
 }
 
+/* Chooses for a call that writes into the peers' recv. */
+static enum tutti_status push_choose(const struct cuda_group *group, const struct choice_call *call,
+                                     struct choice *choice)
+{
+    const bool by_engines = call->flags & TUTTI_CALL_COPY_ENGINE;
+    const enum tutti_status status = cuda_push_choose(group, call);
+    const char *kernel;
+    *choice = (struct choice){
+        .run = &pushes,
+        .algo = by_engines ? TUTTI_ALGO_COPY_ENGINE : TUTTI_ALGO_SYMMETRIC,
+        .reason = by_engines ? "by copy engines, as the call asks"
+                             : "into the peers' recv, as the call asks",
+    };
+    if (status != TUTTI_OK || by_engines || cuda_is_alone(group))
+        return status;
+    return cuda_plan_pick(&group->plan, call, TUTTI_ALGO_NONE, 0, &choice->launch, &kernel);
+}
+
 static enum tutti_status cuda_choose(const void *opaque, const struct choice_call *call,
                                      struct choice *choice)
 {
     const struct cuda_group *group = opaque;
     const struct choice_rules *rules = group->rules;
-    if (call->copy_engine) {
-        *choice = (struct choice){.run = &engines,
-                                  .algo = TUTTI_ALGO_COPY_ENGINE,
-                                  .reason = "by copy engines, as the call asks"};
-        return cuda_engines_choose(group, call);
-    }
+    if (call->flags & CUDA_PUSH_FLAGS)
+        return push_choose(group, call, choice);
     if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
         return other_choose(group, call, choice);
     const enum tutti_algo asked = choice_by_rules(rules, call, &choice->reason);

@@ -110,7 +110,9 @@ struct cuda_control {
     uint64_t
         look_ns;   /* when a thread may next read the host's words over PCIe: one thread for all */
     uint32_t gone; /* a copy of the host's `gone`: struct cuda_host */
-    unsigned char pad[256 - 116];
+    uint32_t
+        copied; /* blocks of a launch that have copied: copy_symmetric.cu; 0 between launches */
+    unsigned char pad[256 - 120];
 };
 
 struct cuda_arena {

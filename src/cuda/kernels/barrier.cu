@@ -9,7 +9,7 @@
  * A collective by copy engines has a barrier of all ranks before its copies, which takes its
  * number, and a meeting of all ranks behind them, which ends it: comm/engines.c.
  */
-#include "cuda/kernels/operation.cuh"
+#include "cuda/kernels/meeting.cuh"
 
 namespace
 {
@@ -45,18 +45,7 @@ __device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
         return;
     const bool ends_operation = launch.subset == (1u << launch.size) - 1;
     const uint64_t sequence = ends_operation ? order_load_plain_u64(&control->rows[0].sequence) : 0;
-    const uint64_t count = order_load_plain_u64(&control->meetings[peer]) + 1;
-    order_store_plain_u64(&control->meetings[peer], count);
-    order_fence(); /* V1 pairs V1a */
-    order_store_line(&launch.arenas[peer]->meetings[launch.rank][count & 1],
-                     {count, launch.parameter});
-    order_line line;
-    if (operation_await_line(launch, sequence, &launch.own->meetings[peer][count & 1], peer, line,
-                             [&](const order_line &l) { return l.low == count; }) &&
-        line.high != launch.parameter)
-        operation_fail(launch, TUTTI_ERR_MISMATCH, peer, sequence,
-                       {launch.signature, launch.parameter}, {launch.signature, line.high});
-    order_fence(); /* V1a pairs V1 */
+    meeting_with(launch, sequence, peer);
 }
 
 /* A line that no operation and no other thread writes: flags are sequences, which are far

@@ -27,6 +27,7 @@
     X(COPY_LINES, copy_lines)                                                                      \
     X(COPY_PIPELINED, copy_pipelined)                                                              \
     X(COPY_RELAYED, copy_relayed)                                                                  \
+    X(COPY_SYMMETRIC, copy_symmetric)                                                              \
     X(REDUCE_LL, reduce_ll)                                                                        \
     X(REDUCE_LINES, reduce_lines)                                                                  \
     X(REDUCE_PIPELINED, reduce_pipelined)                                                          \
@@ -88,6 +89,7 @@ struct cuda_kernel_row {
     uint8_t least;        /* ranks; 0: any number */
     bool packed;          /* the owner has no room in its own region */
     bool ring;            /* a block takes a tile of the ring instead of units for its threads */
+    bool symmetric;       /* serves calls with TUTTI_CALL_SYMMETRIC, and no others */
     /* Waits for the headers of all peers, and so serves operations without data. The other kernels
      * wait for data, which proves that the peer has entered. */
     bool awaits_headers;

@@ -204,6 +204,7 @@ static bool serves(const struct cuda_plan *plan, const struct cuda_kernel_row *r
     const enum tutti_dtype dtype = dtype_component(call->dtype);
     return (row->collectives >> call->collective & 1 ||
             (call->collective == ALL_REDUCE && row->all_reduces >> dtype & 1)) &&
+           row->symmetric == ((call->flags & TUTTI_CALL_SYMMETRIC) != 0) &&
            cuda_kernel_has(row, plan->size, plan->on_host, dtype, CUDA_ANY) &&
            call->bytes <= cuda_kernel_capacity(row, plan->size);
 }

@@ -45,6 +45,9 @@ with tutti.SymmetricGroup("symm", rank, count, store) as group:
     found[0:16] = [0] * 16
     assert (comm.gather(memory.array, both.array, 1, copy_engine=True) is None) == (rank == 0)
     assert cuda.cuCtxSynchronize() == 0 and list(found[0:16]) == ([1] * 8 + [2] * 8) * rank + [0] * 16 * (1 - rank)
+    found[0:16] = [0] * 16
+    assert comm.all_gather(memory.array, both.array, symmetric=True) is not None
+    assert cuda.cuCtxSynchronize() == 0 and list(found[0:16]) == [1] * 8 + [2] * 8
     alone, floats = comm.split(rank), group.alloc(8, "float32", "cuda")
     assert alone.world_size == 1
     ffi.cast("float *", floats.array.__cuda_array_interface__["data"][0])[0:8] = [rank + 1] * 8

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Collectives by copy engines: bits, in place too, on streams, in graphs and groups, among threads
- * that share a device; what is launched; that no recv is written before its owner has come, and
- * none is read before it is whole; each refusal; ranks that disagree, abort, die or are late in the
- * first or in the second wait; driver calls that fail.
+ * Collectives into the peers' symmetric recv, by copy engines and by a kernel: bits, in place too,
+ * on streams, in graphs and groups, among threads that share a device; what is launched; that no
+ * recv is written before its owner has come, and none is read before it is whole; each refusal;
+ * ranks that disagree, abort, die or are late in the first or in the second wait; driver calls that
+ * fail.
  */
 #include "../../tools/collective_call.h"
 #include "device.h"
@@ -40,6 +41,14 @@ struct side {
     unsigned char *ordinary;
     CUstream stream;
 };
+
+/* Of the calls: the copy engines', or the kernel's. */
+static uint32_t push_flag;
+
+static bool by_engines(void)
+{
+    return push_flag == TUTTI_CALL_COPY_ENGINE;
+}
 
 static bool says(const char *words)
 {
@@ -133,9 +142,9 @@ static enum tutti_status call(const struct side *self, const struct operation *o
                               &options);
 }
 
-static enum tutti_status by_engine(const struct side *self, const struct operation *operation)
+static enum tutti_status push(const struct side *self, const struct operation *operation)
 {
-    return call(self, operation, TUTTI_CALL_COPY_ENGINE, 0, device_stream(self->stream));
+    return call(self, operation, push_flag, 0, device_stream(self->stream));
 }
 
 static int operation_check(const struct side *self, const struct operation *operation)
@@ -175,13 +184,13 @@ static int run(const struct side *self, struct operation *operation, CUgraphExec
     if (exec)
         RANKS_CHECK(cuGraphLaunch(exec, self->stream) == CUDA_SUCCESS);
     else
-        RANKS_CHECK(by_engine(self, operation) == TUTTI_OK);
+        RANKS_CHECK(push(self, operation) == TUTTI_OK);
     RANKS_CHECK(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
     RANKS_CHECK(tutti_comm_status(self->comm, NULL) == TUTTI_OK);
     return operation_check(self, operation);
 }
 
-/* The bytes that a rank moves, the own block too, in copies of its stream and others. */
+/* The copies of a rank, the own block too, on its stream and others. */
 static uint64_t copies_of(const struct side *self, const struct operation *operation)
 {
     const struct collective *row = &collectives[operation->which];
@@ -189,15 +198,39 @@ static uint64_t copies_of(const struct side *self, const struct operation *opera
     const int own = !(operation->in_place && alike);
     if (!has(row->send_at_root, self->rank) || !operation->bytes)
         return 0;
+    if (!by_engines() && self->ranks->size > 1)
+        return 0;
     return row->recv_at_root ? (uint64_t)(self->rank == ROOT ? own : 1)
                              : (uint64_t)(self->ranks->size - 1 + own);
+}
+
+/* What was launched: two barriers around the copies; a kernel with the blocks that the bytes need;
+ * a barrier, if there are none. */
+static int launches_check(const struct side *self, const struct operation *operation)
+{
+    struct ranks *ranks = self->ranks;
+    const int rank = self->rank;
+    const bool is_barrier = by_engines() || !operation->bytes;
+    /* of 480 lines; the devices hold four */
+    const size_t lines = (operation->bytes + 15) / 16,
+                 needed = lines > 3 * 480 ? 4 : (lines + 479) / 480;
+    struct standin_launch launches[3];
+    const size_t count = standin_launches(launches, 3);
+    RANKS_CHECK(standin_calls("cuMemcpyAsync") == copies_of(self, operation));
+    RANKS_CHECK(count == (ranks->size == 1 ? 0u : by_engines() ? 2u : 1u));
+    for (size_t l = 0; l < count; l++) {
+        RANKS_CHECK(strcmp(launches[l].name, is_barrier ? "barrier" : "copy_symmetric") == 0);
+        RANKS_CHECK(launches[l].grid == (is_barrier ? 1 : needed));
+        RANKS_CHECK(launches[l].block == (is_barrier ? 32 : 512));
+        RANKS_CHECK(!launches[l].parameters.subset || !launches[l].attribute_count);
+    }
+    return 0;
 }
 
 static int bits(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const size_t sizes[] = {0, 1, 17, 4096, MOST};
     struct side self;
-    struct standin_launch launches[3];
     int failed = side_open(&self, ranks, rank, store);
     for (int i = 0; i < 2 * MOVES * 5 && !failed; i++) {
         struct operation operation = {
@@ -207,16 +240,33 @@ static int bits(struct ranks *ranks, int rank, tutti_store_t *store)
         if (ranks->size <= ROOT && collectives[operation.which].rooted)
             continue;
         standin_forget();
-        failed = run(&self, &operation, NULL);
-        RANKS_CHECK(failed || standin_calls("cuMemcpyAsync") == copies_of(&self, &operation));
-        RANKS_CHECK(failed || standin_launches(launches, 3) == (ranks->size > 1 ? 2 : 0));
-        for (int l = 0; l < 2 && ranks->size > 1 && !failed; l++)
-            RANKS_CHECK(strcmp(launches[l].name, "barrier") == 0 && launches[l].grid == 1 &&
-                        launches[l].block == 32 &&
-                        (!launches[l].parameters.subset || !launches[l].attribute_count));
+        failed = run(&self, &operation, NULL) || launches_check(&self, &operation);
     }
     RANKS_CHECK(failed || cuda_group_sequence(self.comm->group) ==
                               (uint64_t)(ranks->size > ROOT ? 2 * MOVES * 5 - 5 : 15));
+    side_close(&self);
+    return failed;
+}
+
+/* Each rank has its own limit of blocks. */
+static int limits(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct side self;
+    struct operation operation = {.which = TUTTI_COLLECTIVE_ALL_TO_ALL, .bytes = MOST};
+    const struct tutti_call_options options = {
+        .struct_size = sizeof options, .flags = push_flag, .max_blocks = rank + 1};
+    struct standin_launch launch;
+    int failed = side_open(&self, ranks, rank, store);
+    RANKS_CHECK(!failed);
+    operation_begin(&self, &operation);
+    standin_forget();
+    RANKS_CHECK(collective_call_on(device_stream(self.stream), operation.which, operation.send,
+                                   operation.recv, &operation.bytes, TUTTI_UINT8, TUTTI_SUM, ROOT,
+                                   self.comm, &options) == TUTTI_OK);
+    RANKS_CHECK(cuStreamSynchronize(self.stream) == CUDA_SUCCESS);
+    RANKS_CHECK(standin_launches(&launch, 1) > 0);
+    RANKS_CHECK(launch.grid == (by_engines() ? 1u : (unsigned)options.max_blocks));
+    failed = operation_check(&self, &operation);
     side_close(&self);
     return failed;
 }
@@ -270,9 +320,9 @@ static int replays(struct ranks *ranks, int rank, tutti_store_t *store)
     standin_forget();
     RANKS_CHECK(cuStreamBeginCapture_v2(self.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
                 CUDA_SUCCESS);
-    RANKS_CHECK(by_engine(&self, &operation) == TUTTI_OK);
-    failed = graph_check(&self, chains);
-    RANKS_CHECK(failed || by_engine(&self, &operation) == TUTTI_OK);
+    RANKS_CHECK(push(&self, &operation) == TUTTI_OK);
+    failed = by_engines() && graph_check(&self, chains);
+    RANKS_CHECK(failed || push(&self, &operation) == TUTTI_OK);
     RANKS_CHECK(standin_calls("cuStreamCreateWithPriority") == 0);
     RANKS_CHECK(cuStreamEndCapture(self.stream, &graph) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
@@ -280,7 +330,8 @@ static int replays(struct ranks *ranks, int rank, tutti_store_t *store)
         operation.turn = turn;
         failed = run(&self, &operation, turn % 3 ? exec : NULL);
     }
-    RANKS_CHECK(failed || standin_calls("cuStreamCreateWithPriority") == chains - 1);
+    RANKS_CHECK(failed ||
+                standin_calls("cuStreamCreateWithPriority") == (by_engines() ? chains - 1 : 0));
     cuGraphExecDestroy(exec);
     cuGraphDestroy(graph);
     side_close(&self);
@@ -304,8 +355,8 @@ static int mixed(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(rank > 1 || turn % 2 ||
                     tutti_barrier(self.comm, pair, 2, device_stream(self.stream)) == TUTTI_OK);
         RANKS_CHECK(tutti_group_start() == TUTTI_OK);
-        RANKS_CHECK(by_engine(&self, &operation) == TUTTI_OK);
-        RANKS_CHECK(call(&self, &operation, TUTTI_CALL_COPY_ENGINE | TUTTI_CALL_NO_ZERO_COPY, 0,
+        RANKS_CHECK(push(&self, &operation) == TUTTI_OK);
+        RANKS_CHECK(call(&self, &operation, push_flag | TUTTI_CALL_NO_ZERO_COPY, 0,
                          TUTTI_STREAM_PER_THREAD) == TUTTI_OK);
         RANKS_CHECK(tutti_group_end() == TUTTI_OK);
         RANKS_CHECK(tutti_all_reduce(ones, ones, 1, TUTTI_INT32, TUTTI_SUM, self.comm,
@@ -348,10 +399,10 @@ static int order_once(const struct side *self, int at, int *times)
         standin_hold_copy(at);
     if (rank)
         RANKS_CHECK(cuLaunchHostFunc(self->stream, look, &watcher) == CUDA_SUCCESS);
-    RANKS_CHECK(by_engine(self, &operation) == TUTTI_OK);
+    RANKS_CHECK(push(self, &operation) == TUTTI_OK);
     RANKS_CHECK(meet(ranks, 1, times));
     usleep(2 * LATE_US); /* rank 0 waits for its copy, rank 1 for rank 0 */
-    RANKS_CHECK(cuStreamQuery(self->stream) == CUDA_ERROR_NOT_READY);
+    RANKS_CHECK(!by_engines() || cuStreamQuery(self->stream) == CUDA_ERROR_NOT_READY);
     RANKS_CHECK(meet(ranks, 1, times));
     if (rank == 0)
         standin_hold_copy(0);
@@ -377,8 +428,9 @@ static int refuses(const struct side *self, struct operation operation, const ch
 {
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
-    RANKS_CHECK(by_engine(self, &operation) == TUTTI_ERR_INVALID);
-    RANKS_CHECK(says("TUTTI_CALL_COPY_ENGINE") && says(words) && says("leave the flag out"));
+    RANKS_CHECK(push(self, &operation) == TUTTI_ERR_INVALID);
+    RANKS_CHECK(says(by_engines() ? "TUTTI_CALL_COPY_ENGINE" : "TUTTI_CALL_SYMMETRIC"));
+    RANKS_CHECK(says(words) && says("leave the flag out"));
     return 0;
 }
 
@@ -387,10 +439,11 @@ static int other_calls(const struct side *self, const struct operation *good)
     static const enum tutti_collective others[] = {
         TUTTI_COLLECTIVE_ALL_REDUCE, TUTTI_COLLECTIVE_REDUCE_SCATTER, TUTTI_COLLECTIVE_REDUCE,
         TUTTI_COLLECTIVE_ALL_GATHER_V, TUTTI_COLLECTIVE_SCATTER_V};
-    static const char serve[] = "serve all_gather, all_to_all, broadcast, gather and scatter";
-    const struct tutti_call_options options = {.struct_size = sizeof options,
-                                               .flags = TUTTI_CALL_COPY_ENGINE};
-    const struct tutti_call_options unknown = {.struct_size = sizeof unknown, .flags = 8};
+    static const char serve[] = "is for all_gather, all_to_all, broadcast, gather and scatter";
+    const struct tutti_call_options options = {.struct_size = sizeof options, .flags = push_flag};
+    const struct tutti_call_options unknown = {.struct_size = sizeof unknown, .flags = 1 << 20};
+    const struct tutti_call_options both = {.struct_size = sizeof both,
+                                            .flags = TUTTI_CALL_COPY_ENGINE | TUTTI_CALL_SYMMETRIC};
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
     tutti_comm_t *comm = self->comm;
@@ -412,7 +465,10 @@ static int other_calls(const struct side *self, const struct operation *good)
     RANKS_CHECK(says(serve));
     RANKS_CHECK(tutti_all_gather_with(good->send, good->recv, 1, TUTTI_UINT8, comm, NULL,
                                       &unknown) == TUTTI_ERR_INVALID);
-    RANKS_CHECK(says("flags 0x8"));
+    RANKS_CHECK(says("flags 0x100000"));
+    RANKS_CHECK(tutti_all_gather_with(good->send, good->recv, 1, TUTTI_UINT8, comm, NULL, &both) ==
+                TUTTI_ERR_INVALID);
+    RANKS_CHECK(says("expected one of them at most"));
     return 0;
 }
 
@@ -472,7 +528,7 @@ static int cannot(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct tutti_comm_options options = {.struct_size = sizeof options};
     static const char *const names[] = {"cpu", "shared", "apart"};
-    static const char *const words[] = {"a CPU communicator has no copy engines",
+    static const char *const words[] = {"and this is a CPU communicator",
                                         "(processes share a device)", "cannot map a peer's memory"};
     setenv("TUTTI_STANDIN_NO_PEER", "0-1", 1);
     setenv("TUTTI_ALLOW_OVERLAPPING_DEVICES", "1", 1);
@@ -487,7 +543,7 @@ static int cannot(struct ranks *ranks, int rank, tutti_store_t *store)
         struct operation given = operation;
         given.send = given.recv = i ? device_alloc(2) : memory;
         given.send += rank;
-        const enum tutti_status status = call(&self, &given, TUTTI_CALL_COPY_ENGINE, 0, NULL);
+        const enum tutti_status status = call(&self, &given, push_flag, 0, NULL);
         RANKS_CHECK(status == (i ? TUTTI_ERR_DECLINED : TUTTI_ERR_INVALID));
         RANKS_CHECK(says(words[i]) && says("leave the flag out"));
         tutti_comm_destroy(self.comm);
@@ -516,19 +572,23 @@ static int suffer(const struct side *self, enum tutti_status expected, int peer,
     return 0;
 }
 
-/* Ranks differ in the flag, the offset, the allocation, or the root. */
+/* Ranks differ in the flag, the offset, the allocation, or the root; or have different flags. */
 static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    static const char *const words[] = {"copy_engine, place of recv hash", "place of recv hash",
-                                        "place of recv hash", "root 1, place of recv hash"};
-    for (int how = 0; how < 4; how++) {
+    const char *const words[] = {by_engines() ? "copy_engine, place of recv hash"
+                                              : "symmetric, place of recv hash",
+                                 "place of recv hash", "place of recv hash",
+                                 "root 1, place of recv hash", "copy_engine, place of recv hash"};
+    for (int how = 0; how < 5; how++) {
         struct side self;
         struct operation operation = {.which = how == 3 ? TUTTI_COLLECTIVE_BROADCAST
                                                         : TUTTI_COLLECTIVE_ALL_GATHER,
                                       .bytes = 5000};
         const struct tutti_call_options options = {
             .struct_size = sizeof options,
-            .flags = how == 0 && rank ? 0 : (uint32_t)TUTTI_CALL_COPY_ENGINE};
+            .flags = how == 0 && rank   ? 0
+                     : how == 4 && rank ? push_flag ^ TUTTI_CALL_COPY_ENGINE ^ TUTTI_CALL_SYMMETRIC
+                                        : push_flag};
         int failed = side_open(&self, ranks, rank, store);
         if (failed)
             return failed;
@@ -560,7 +620,7 @@ static void on_signal(int number)
 enum how { IS_LATE, ABORTS, DIES };
 
 /* What rank 1 does while rank 0 waits for it: in the first wait, when rank 1 has not called; or in
- * the second, when a copy of rank 1 does not end. */
+ * the second, when a copy of rank 1 does not end, or its kernel stands still. */
 static int leave_alone(struct ranks *ranks, int rank, tutti_store_t *store, bool at_end,
                        enum how how)
 {
@@ -575,10 +635,12 @@ static int leave_alone(struct ranks *ranks, int rank, tutti_store_t *store, bool
         return failed;
     operation_begin(&self, &operation);
     RANKS_CHECK(meet(ranks, 1, &times));
-    if (rank == 1)
+    if (rank == 1 && by_engines())
         standin_hold_copy(1);
+    else if (rank == 1 && at_end)
+        standin_stand_still(1);
     if (rank == 0 || at_end)
-        RANKS_CHECK(call(&self, &operation, TUTTI_CALL_COPY_ENGINE,
+        RANKS_CHECK(call(&self, &operation, push_flag,
                          rank == 0 && how == IS_LATE ? PATIENCE_MS : 0,
                          device_stream(self.stream)) == TUTTI_OK);
     RANKS_CHECK(meet(ranks, 1, &times));
@@ -631,24 +693,27 @@ static int driver_fails(struct ranks *ranks, int rank, tutti_store_t *store)
                  {"cuStreamWaitEvent", 2, false},
                  {"cuLaunchKernelEx", 1, false},
                  {"cuLaunchKernelEx", 2, false}};
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    enum { CALLS = sizeof calls / sizeof *calls, LAUNCHES_AT = CALLS - 2 };
+    int times = 0;
+    /* The kernel makes no other call than the first launch. */
+    for (size_t i = by_engines() ? 0 : LAUNCHES_AT; i < (by_engines() ? CALLS : LAUNCHES_AT + 1);
+         i++) {
         struct side self;
         struct operation operation = {.which = TUTTI_COLLECTIVE_ALL_GATHER, .bytes = 5000};
         int failed = side_open(&self, ranks, rank, store);
-        int times = 2 * (int)i;
         if (failed)
             return failed;
         operation_begin(&self, &operation);
         RANKS_CHECK(meet(ranks, 1, &times));
         if (rank == 1) {
             standin_fail(calls[i].name, calls[i].at, CUDA_ERROR_INVALID_VALUE);
-            RANKS_CHECK(by_engine(&self, &operation) == TUTTI_ERR_CUDA);
+            RANKS_CHECK(push(&self, &operation) == TUTTI_ERR_CUDA);
             RANKS_CHECK(says(calls[i].name));
             RANKS_CHECK(calls[i].harmless || says("operation 1 is not enqueued on rank 1"));
             standin_fail(NULL, 0, CUDA_SUCCESS);
         }
         if (rank == 0 || calls[i].harmless)
-            RANKS_CHECK(by_engine(&self, &operation) == TUTTI_OK);
+            RANKS_CHECK(push(&self, &operation) == TUTTI_OK);
         if (!calls[i].harmless) {
             failed = suffer(&self, TUTTI_ERR_CUDA, 1, 1, "rank 1");
         } else {
@@ -702,6 +767,7 @@ int main(void)
 {
     static const struct ranks_part parts[] = {{"bits", bits, {2, 3, 6}},
                                               {"bits of one", bits, {1}},
+                                              {"limits", limits, {2, 3}},
                                               {"replays", replays, {2, 3, 6}},
                                               {"mixed", mixed, {2, 3}},
                                               {"in order", in_order, {2}},
@@ -715,7 +781,16 @@ int main(void)
                                               {"dies at the begin", dies_at_begin, {2}},
                                               {"dies at the end", dies_at_end, {2}},
                                               {"driver fails", driver_fails, {2}}};
+    static const uint32_t flags[] = {TUTTI_CALL_COPY_ENGINE, TUTTI_CALL_SYMMETRIC};
+    int failures = 0;
     device_setup();
-    const int failures = ranks_run_parts(parts, sizeof parts / sizeof *parts);
-    return failures + shared() ? 1 : 0;
+    for (int f = 0; f < 2; f++) {
+        push_flag = flags[f];
+        failures += ranks_run_parts(parts, sizeof parts / sizeof *parts);
+    }
+    for (int f = 0; f < 2; f++) {
+        push_flag = flags[f];
+        failures += shared();
+    }
+    return failures ? 1 : 0;
 }
