@@ -7,6 +7,7 @@
     dist.all_reduce(tensor)
 
 PyTorch finds the backend by the entry points of this package; no import is needed. Needs PyTorch 2.11 or newer.
+`import tutti.torch` defines the operators torch.ops.tutti (_operators.py).
 """
 
 from __future__ import annotations
@@ -51,3 +52,6 @@ def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
         raise ValueError(f"tutti.torch.empty: {found!r} is no process group of the backend tutti")
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     return backend.symmetric(shape, dtype or torch.get_default_dtype())
+
+
+from tutti.torch import _operators as _operators  # noqa: E402  (it needs the package)

@@ -293,6 +293,21 @@ class ProcessGroup(dist.ProcessGroup):
             return self._all_reduce_sparse(tensor, opts)
         return self._all_reduce(tensors, opts)
 
+    def all_reduce_into(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work:
+        """Out of place, of two tensors with one shape and dtype."""
+        op = _handle_of(hash(opts.reduceOp))
+        if op is not None and (found := self._short(opts, c10d.AllreduceOptions, output, given)):
+            comm, stream, ours = found
+            status = _all_reduce(_cast(_POINTER, given.data_ptr()), _cast(_POINTER, output.data_ptr()), given.numel(),
+                                 VALUES[given.dtype], op, comm._handle, stream, self._options)
+            if (work := self._short_end(status, comm, ours, "all_reduce", [output], given)) is not None:
+                return work
+        device = self._device("all_reduce", [output, given])
+        handle, kept = reduction(opts.reduceOp)
+        send, receive = Operand(given), Operand(output)
+        call = (lib.tutti_all_reduce_with, send.address, receive.address, given.numel(), reduced_dtype(given), handle)
+        return self._collective("all_reduce", device, [call], [receive], [given], [output], opts, (send, kept))
+
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         return self._all_reduce(tensors, _options(c10d.AllreduceCoalescedOptions, opts))
 

@@ -478,3 +478,31 @@ def functional(r):
         with context:
             same(run(r.late(r.tensor(1000, r.rank))), expected)
             same(torch.compile(run, backend="aot_eager")(r.late(r.tensor(1000, r.rank))), expected)
+
+
+@case(120)
+def operators(r):
+    """torch.ops.tutti, as they are, in a compiled function, and in a graph if each rank has a GPU."""
+    import tutti.torch  # noqa: F401
+
+    ops, _ = torch.ops.tutti, r.start()
+
+    def run(tensor):
+        whole = ops.all_gather(ops.all_reduce(tensor) + 1)
+        ops.broadcast_(whole, 1)
+        return ops.reduce_scatter(ops.all_to_all(whole) * 2)
+
+    expected = (r.tensor(1000, 0) * 2 + 2) * 4
+    for _, context in r.ways():
+        with context:
+            same(run(r.late(r.tensor(1000, r.rank))), expected)
+            same(torch.compile(run, backend="aot_eager", fullgraph=True)(r.late(r.tensor(1000, r.rank))), expected)
+    if r.gpus < r.size:
+        return
+    graph, source = torch.cuda.CUDAGraph(), torch.zeros(1000, device=r.device)
+    with torch.cuda.graph(graph):
+        found = run(source)
+    for _ in range(3):
+        source.copy_(r.tensor(1000, r.rank))
+        graph.replay()
+        same(found, expected)

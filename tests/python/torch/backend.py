@@ -575,6 +575,65 @@ class Test(MultiProcessTestCase):
         self.assertEqual(gathered_sum(torch.ones(2)), torch.full((2 * ranks,), 2. * ranks))
         self.assertEqual(in_place(torch.ones(2)), torch.full((2,), 2. * ranks + 1))
 
+    def test_operators(self):
+        import tutti.torch  # noqa: F401  (defines them)
+
+        ops, one = torch.ops.tutti, torch.full((2, 2 * ranks), float(self.rank))
+        total = ranks * (ranks - 1) / 2
+        self.assertEqual(ops.all_reduce(one), torch.full((2, 2 * ranks), total))
+        self.assertEqual(ops.all_reduce(one, "avg", dist.group.WORLD.group_name)[0, 0].item(), total / ranks)
+        self.assertEqual(one[0, 0].item(), self.rank)
+        self.assertEqual(ops.all_reduce(one.t(), "max"), torch.full((2 * ranks, 2), ranks - 1.))
+        self.assertEqual(ops.all_gather(one)[::2, 0].tolist(), list(range(ranks)))
+        self.assertEqual(ops.all_gather(one, -1)[1, ::2 * ranks].tolist(), list(range(ranks)))
+        columns = torch.arange(2. * ranks).repeat(2, 1)
+        for op, scale in (("sum", ranks), ("avg", 1)):
+            self.assertEqual(ops.reduce_scatter(columns, op, 1),
+                             scale * columns[:, 2 * self.rank:2 * self.rank + 2])
+        self.assertEqual(ops.all_to_all(one.t())[::2, 1].tolist(), list(range(ranks)))
+        # A rank sends its number of rows to each rank.
+        splits = [self.rank + 1] * ranks
+        found = ops.all_to_all(torch.full((sum(splits), 1), float(self.rank)), list(range(1, ranks + 1)), splits)
+        self.assertEqual(found[:, 0].tolist(), [float(rank) for rank in range(ranks) for _ in range(rank + 1)])
+        ops.broadcast_(one, 1)
+        ops.all_reduce_(one)
+        self.assertEqual(one, torch.full((2, 2 * ranks), float(ranks)))
+        with self.assertRaisesRegex(tutti.InvalidError, "expected sum, avg, product"):
+            ops.all_reduce(one, "mean")
+        with self.assertRaisesRegex(tutti.InvalidError, "does not divide among"):
+            ops.reduce_scatter(torch.ones(ranks + 1))
+
+    def test_operators_compiled(self):
+        import tutti.torch  # noqa: F401
+
+        def layer(tensor, weight):
+            ops = torch.ops.tutti
+            part = ops.reduce_scatter(ops.all_reduce(tensor @ weight) * 2, "avg", 1)
+            found = ops.all_to_all(ops.all_gather(part, 1).t()) + 1
+            ops.all_reduce_(found, "max")
+            return found
+
+        whole = torch.compile(layer, backend="aot_eager", fullgraph=True)
+        plain = torch.ones(ranks, ranks) * (self.rank + 1)
+        self.assertEqual(layer(torch.ones(2, ranks), plain), whole(torch.ones(2, ranks), plain))
+        # The gradient of a sum of all ranks' losses, through each operator that has one.
+        ops, grads = torch.ops.tutti, []
+        for call in (lambda t: ops.all_reduce(t), lambda t: ops.all_reduce(t, "avg"), lambda t: ops.all_gather(t),
+                     lambda t: ops.reduce_scatter(t), lambda t: ops.reduce_scatter(t, "avg", 1),
+                     lambda t: ops.all_to_all(t)):
+            compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+            for compute in (call, compiled):
+                leaf = torch.ones(ranks, ranks, requires_grad=True)
+                (compute(leaf) * (self.rank + 1)).sum().backward()
+                grads.append(leaf.grad)
+            self.assertEqual(grads[-2], grads[-1])
+        factors, total = torch.arange(1., ranks + 1), ranks * (ranks + 1) / 2
+        rows = factors[:, None].expand(ranks, ranks)
+        for found, expected in zip(grads[::2], (total, total / ranks, total, rows, rows.t() / ranks, rows)):
+            self.assertEqual(found, torch.as_tensor(expected).expand(ranks, ranks))
+        with self.assertRaisesRegex(tutti.InvalidError, "has no gradient"):
+            ops.all_reduce(torch.ones(1, requires_grad=True), "max").backward()
+
     def _model(self):
         torch.manual_seed(0)
         return torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
