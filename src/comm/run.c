@@ -28,7 +28,7 @@ static enum tutti_status push_check(const struct tutti_comm *comm, enum tutti_co
                                     uint32_t flags, const char *call)
 {
     const bool by_engines = flags & TUTTI_CALL_COPY_ENGINE;
-    const char *flag = by_engines ? "TUTTI_CALL_COPY_ENGINE" : "TUTTI_CALL_SYMMETRIC";
+    const char *flag = by_engines ? "COPY_ENGINE" : "SYMMETRIC"; /* after TUTTI_CALL_ */
     if (!by_engines && !(flags & TUTTI_CALL_SYMMETRIC))
         return TUTTI_OK;
     if (by_engines && flags & TUTTI_CALL_SYMMETRIC)
@@ -37,14 +37,16 @@ static enum tutti_status push_check(const struct tutti_comm *comm, enum tutti_co
                          "them at most",
                          call);
     if (!comm->backend->enqueues)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: %s is for CUDA, and this is a CPU communicator: leave the flag out",
-                         call, flag);
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "%s: TUTTI_CALL_%s is for CUDA, and this is a CPU communicator: leave the flag out",
+            call, flag);
     if (!coll_moves(which))
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: %s is for all_gather, all_to_all, broadcast, gather and scatter: "
-                         "leave the flag out",
-                         call, flag);
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "%s: TUTTI_CALL_%s is for all_gather, all_to_all, broadcast, gather and scatter: "
+            "leave the flag out",
+            call, flag);
     return TUTTI_OK;
 }
 

@@ -7,9 +7,10 @@
 #include "coll/request.h"
 #include "cuda/comm/group_internal.h"
 
+/* After TUTTI_CALL_. */
 static const char *flag_name(bool by_engines)
 {
-    return by_engines ? "TUTTI_CALL_COPY_ENGINE" : "TUTTI_CALL_SYMMETRIC";
+    return by_engines ? "COPY_ENGINE" : "SYMMETRIC";
 }
 
 static const char *flag_of(const struct request *request)
@@ -22,14 +23,16 @@ enum tutti_status cuda_push_choose(const struct cuda_group *group, const struct 
     const char *name = coll_rows[call->collective].call,
                *flag = flag_name(call->flags & TUTTI_CALL_COPY_ENGINE);
     if (group->on_host || group->proxied)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "%s: %s: the ranks' data goes through the host's memory (%s): leave the "
-                         "flag out",
-                         name, flag, group->why);
+        return error_set(
+            TUTTI_ERR_DECLINED,
+            "%s: TUTTI_CALL_%s: the ranks' data goes through the host's memory (%s): leave the "
+            "flag out",
+            name, flag, group->why);
     if (!group->rules->paths.all)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "%s: %s: some two ranks' devices are not linked: leave the flag out", name,
-                         flag);
+        return error_set(
+            TUTTI_ERR_DECLINED,
+            "%s: TUTTI_CALL_%s: some two ranks' devices are not linked: leave the flag out", name,
+            flag);
     return TUTTI_OK;
 }
 
@@ -49,14 +52,15 @@ static const struct region *recv_region(const struct cuda_group *group,
 static enum tutti_status recv_refuse(const struct cuda_group *group, const struct request *request)
 {
     const struct coll *coll = &coll_rows[request->collective];
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s: %s: recv %p of %zu bytes is not in symmetric memory of the %d ranks of "
-                     "this communicator on device %d: take it from tutti_symm_alloc(), after "
-                     "tutti_symm_rendezvous(), on all ranks%s, or leave the flag out",
-                     coll->call, flag_of(request), request->recv,
-                     request->bytes * (request->recv_all ? (size_t)group->launch.size : 1),
-                     group->launch.size, group->device.ordinal,
-                     coll->recv == COLL_OF_ROOT ? ", those that are not the root too" : "");
+    return error_set(
+        TUTTI_ERR_INVALID,
+        "%s: TUTTI_CALL_%s: recv %p of %zu bytes is not in symmetric memory of the %d ranks of "
+        "this communicator on device %d: take it from tutti_symm_alloc(), after "
+        "tutti_symm_rendezvous(), on all ranks%s, or leave the flag out",
+        coll->call, flag_of(request), request->recv,
+        request->bytes * (request->recv_all ? (size_t)group->launch.size : 1), group->launch.size,
+        group->device.ordinal,
+        coll->recv == COLL_OF_ROOT ? ", those that are not the root too" : "");
 }
 
 /* A rank begins with the next rank's block, so that the ranks do not all write to one device. An
@@ -92,10 +96,11 @@ enum tutti_status cuda_push_prepare(const struct cuda_group *group, struct reque
         copies_list(group, request, region, copies);
     }
     if (request->bytes && request->send_all && request->recv_all && request->send == request->recv)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: %s: in place the peers would overwrite blocks that are not sent yet: "
-                         "pass disjoint operands, or leave the flag out",
-                         coll_rows[request->collective].call, flag_of(request));
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "%s: TUTTI_CALL_%s: in place the peers would overwrite blocks that are not sent yet: "
+            "pass disjoint operands, or leave the flag out",
+            coll_rows[request->collective].call, flag_of(request));
     request->signature = signature_set_algo(request->signature, request->choice.algo);
     request->parameter = coll_is_rooted(request->collective)
                              ? signature_root(signature_hash(place), request->peer)
