@@ -344,16 +344,17 @@ static bool span_put(struct span *span, unsigned char *memory, bool is_read)
 /* Puts the arrays that a kernel reads into device memory. */
 static bool counts_put(struct call *call, struct stage *stage)
 {
-    const size_t **arrays[] = {
-        &call->request.send_blocks.counts, &call->request.send_blocks.displacements,
-        &call->request.recv_blocks.counts, &call->request.recv_blocks.displacements};
+    struct coll_blocks *const send = &call->request.send_blocks, *const recv =
+                                                                     &call->request.recv_blocks;
+    const void **arrays[] = {&send->counts, &send->displacements, &recv->counts,
+                             &recv->displacements};
     if (!stage->counts)
         stage->counts = block_take(COUNTS_BYTES);
     for (int i = 0; i < 4 && stage->counts; i++) {
         size_t *const to = stage->counts + i * TUTTI_MAX_RANKS;
         if (!*arrays[i])
             continue;
-        if (!gpu_copy(to, *arrays[i], (size_t)stage->size * sizeof *to))
+        if (!gpu_copy(to, *arrays[i], (size_t)stage->size * coll_entry_bytes(send)))
             return false;
         *arrays[i] = to;
     }

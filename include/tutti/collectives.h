@@ -24,6 +24,10 @@ enum tutti_call_flags {
      * displacements are read when the operation runs. On CUDA they lie in memory of the device, and
      * the host does not wait for them: "Counts on the device", below. Equal on all ranks. */
     TUTTI_CALL_DEVICE_COUNTS = 4,
+    /* With TUTTI_CALL_DEVICE_COUNTS: all arrays of counts and displacements of this call have
+     * entries of int32_t. Their addresses are passed as const size_t *. Each rank chooses for
+     * itself. */
+    TUTTI_CALL_INT32_COUNTS = 8,
     /* On CUDA: a kernel writes the blocks straight into the peers' recv, which is symmetric memory.
      * For the calls of TUTTI_CALL_COPY_ENGINE, under the same conditions, and without it. */
     TUTTI_CALL_SYMMETRIC = 16,
@@ -346,10 +350,11 @@ TUTTI_API enum tutti_status tutti_scatter_with(const void *send, void *recv, siz
  * tutti_all_gather_v() and tutti_reduce_scatter_v() have this form. An all-gather ignores `count`:
  * its own block has counts[rank] elements.
  *
- * - On CUDA the arrays are memory of the device, or other memory that operands may be; their
- *   entries are of 64 bits, so a tensor of int64 will do, and are aligned to 8 bytes. They stay
- *   valid, and are not written, until the stream has passed the operation. A graph keeps their
- *   addresses, and max_count and the extents, and not their contents
+ * - On CUDA the arrays are memory of the device, or other memory that operands may be. Their
+ *   entries are of 64 bits, so a tensor of int64 will do; with TUTTI_CALL_INT32_COUNTS all are of
+ *   32 bits. They are aligned to their entries, stay valid, and are not written, until the stream
+ *   has passed the operation. A graph keeps their addresses, and max_count and the extents, and not
+ *   their contents
  * - max_count sets the grid: its blocks wait on multiprocessors also if the counts are small. The
  *   time depends on the counts. send and recv have as many elements as the extents say. The
  *   extents of an all-to-all do not overlap; the other two may be in place

@@ -601,9 +601,9 @@ struct tutti_fault {
     uint64_t sequence;
     /* Of a MISMATCH: what `rank` called and what `peer` called. The collective is 0 if that is not
      * known any more, and of both if they differ in a call before `sequence`. Of a TIMEOUT, where
-     * it is known: seen.count is the time-out in ms, seen.parameter what set it. Of an INVALID,
-     * which counts on the device cause: expected.count is the limit, seen.count what the device
-     * read (2^43 - 1: that or more, or negative), and seen.parameter the rank of the block. */
+     * it is known: seen.count is the time-out in ms, seen.parameter what set it. Of an INVALID by
+     * counts on the device: expected.count is the limit, seen.count the number read (2^43 - 1: or
+     * more; if expected.parameter & 32, it is negative), seen.parameter the rank of the block. */
     struct tutti_signature expected, seen;
 };
 

@@ -88,8 +88,9 @@ class CallOptions(TypedDict, total=False):
     copy_engine True: the same by copy engines
     max_blocks of a CUDA communicator: the most blocks of the kernel, within the communicator's limit; 0: that one
     max_count  of all_to_all_v, all_gather_v and reduce_scatter_v, equal on all ranks: the most elements of a block. Then
-               counts and displacements are arrays of int64 or uint64, on CUDA in memory of the device, which the kernel
-               reads when it runs, in a graph at each replay (TUTTI_CALL_DEVICE_COUNTS). No block ends behind its array
+               counts and displacements are arrays, all of int32 or all of 64-bit integers, on CUDA in memory of the
+               device, which the kernel reads when it runs, in a graph at each replay (TUTTI_CALL_DEVICE_COUNTS). No block
+               ends behind its array
     stream     of a CUDA communicator: an address, or a stream of PyTorch, CuPy, Numba or cuda.core. The call returns after
                the operation is enqueued. None: the legacy default stream
     """
@@ -105,7 +106,7 @@ class CallOptions(TypedDict, total=False):
 
 
 Blocks = Tuple[Any, Any]  # counts and displacements: sequences or, with max_count, arrays; the latter may be None
-_WORDS = DTYPES["int64"], DTYPES["uint64"]
+_COUNTS = {DTYPES["int32"]: lib.TUTTI_CALL_INT32_COUNTS, DTYPES["int64"]: 0, DTYPES["uint64"]: 0}  # their flags
 _REDUCE = lib.tutti_reduce_with, lib.tutti_reduce_scatter_with
 # Without options: no stream, no struct.
 _NOTHING: tuple[int, Any, Any] = 0, ffi.NULL, ffi.NULL
@@ -420,17 +421,20 @@ class Communicator(Handle):
                     f"the block of rank {rank}, {count} elements from {place} on, is not in {name}, which has {size}")
         return [ffi.new("size_t[]", [number * width for number in numbers]) for numbers in (counts, places)]
 
-    def _device_blocks(self, name: str, stream: int, counts: Array, displacements: Array | None) -> list[Any]:
-        """The same, of arrays that are read when the operation runs. The library checks what they hold."""
+    def _device_blocks(self, name: str, stream: int, flags: set[int], counts: Array,
+                       displacements: Array | None) -> list[Any]:
+        """The same, of arrays that are read when the operation runs. The library checks what they hold. Adds the flag of
+        each array's dtype."""
         found = []
         for array in counts, displacements:
             if array is None:
                 found.append(ffi.NULL)
                 continue
             address, dtype, size, owner = operand(array, False, stream)
-            if dtype not in _WORDS or size != self.world_size:
-                raise InvalidError(f"{name}: with max_count, counts and displacements are arrays of {self.world_size} int64 or "
-                                   "uint64")
+            if dtype not in _COUNTS or size != self.world_size:
+                raise InvalidError(f"{name}: with max_count, counts and displacements are arrays of {self.world_size} int32, "
+                                   f"int64 or uint64: this one has {size} {text(lib.tutti_dtype_name(dtype))}")
+            flags.add(_COUNTS[dtype])
             found.append(ffi.cast("size_t *", address))
             if _open_groups:
                 self._keep(owner, array)
@@ -442,6 +446,7 @@ class Communicator(Handle):
         rank has counts and displacements; None: the operand is one block."""
         stream, c_stream, extra = self._extra(options)
         dtype, given = None, []
+        flags: set[int] = set()
         for name, array, blocks in (("send", send, sent), ("recv", recv, received)):
             if array is None:
                 given += [ffi.NULL, 0] if blocks is None else [ffi.NULL, ffi.NULL, ffi.NULL]
@@ -455,12 +460,16 @@ class Communicator(Handle):
                 if width != 1 or not size:
                     raise InvalidError(f"{name}: with max_count an array has elements, of one of the library's dtypes")
                 setattr(extra, f"{name}_extent", size)
-            given += [address, *([size] if blocks is None else self._device_blocks(name, stream, *blocks)
+            given += [address, *([size] if blocks is None else self._device_blocks(name, stream, flags, *blocks)
                                  if "max_count" in options else self._blocks(name, size, width, *blocks))]
             if _open_groups:
                 self._keep(_kept)
         if dtype is None:
             raise InvalidError("neither send nor recv is given")
+        if len(flags) > 1:
+            raise InvalidError("with max_count, counts and displacements are all int32, or all int64 and uint64")
+        for flag in flags:
+            extra.flags |= flag
         status = function(*given, dtype, *arguments, self._handle, c_stream, extra)
         if status:
             self._raise(status)

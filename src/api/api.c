@@ -132,30 +132,32 @@ FORMS(all_gather_v, ALL_GATHER_V, v_call,
        const size_t *displacements, enum tutti_dtype dtype),
       (send, count, recv, counts, displacements, dtype),
       .send = send, .recv = recv, .count = count, .dtype = dtype,
-      .recv_blocks = {counts, displacements})
+      .recv_blocks = {counts, displacements, false})
 FORMS(reduce_scatter_v, REDUCE_SCATTER_V, v_call,
       (const void *send, const size_t *counts, const size_t *displacements, void *recv,
        enum tutti_dtype dtype, tutti_op_t op),
       (send, counts, displacements, recv, dtype, op),
-      .send = send, .recv = recv, .dtype = dtype, .op = op, .send_blocks = {counts, displacements})
+      .send = send, .recv = recv, .dtype = dtype, .op = op,
+      .send_blocks = {counts, displacements, false})
 FORMS(all_to_all_v, ALL_TO_ALL_V, v_call,
       (const void *send, const size_t *send_counts, const size_t *send_displacements, void *recv,
        const size_t *recv_counts, const size_t *recv_displacements, enum tutti_dtype dtype),
       (send, send_counts, send_displacements, recv, recv_counts, recv_displacements, dtype),
-      .send = send, .recv = recv, .dtype = dtype, .send_blocks = {send_counts, send_displacements},
-      .recv_blocks = {recv_counts, recv_displacements})
+      .send = send, .recv = recv, .dtype = dtype,
+      .send_blocks = {send_counts, send_displacements, false},
+      .recv_blocks = {recv_counts, recv_displacements, false})
 FORMS(gather_v, GATHER_V, v_call,
       (const void *send, size_t count, void *recv, const size_t *counts,
        const size_t *displacements, enum tutti_dtype dtype, int root),
       (send, count, recv, counts, displacements, dtype, root),
       .send = send, .recv = recv, .count = count, .dtype = dtype, .peer = root,
-      .recv_blocks = {counts, displacements})
+      .recv_blocks = {counts, displacements, false})
 FORMS(scatter_v, SCATTER_V, v_call,
       (const void *send, const size_t *counts, const size_t *displacements, void *recv,
        size_t count, enum tutti_dtype dtype, int root),
       (send, counts, displacements, recv, count, dtype, root),
       .send = send, .recv = recv, .count = count, .dtype = dtype, .peer = root,
-      .send_blocks = {counts, displacements})
+      .send_blocks = {counts, displacements, false})
 /* clang-format on */
 
 enum tutti_status tutti_send_recv(const void *send, size_t send_count, int to, void *recv,

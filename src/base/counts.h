@@ -12,7 +12,8 @@ enum counts_fault {
     COUNTS_OWN,           /* the rank's own block has two lengths */
     COUNTS_OVERLAP,       /* the block that is sent lies in part in one that is received */
     COUNTS_FAULT_MASK = 15,
-    COUNTS_OF_RECV = 16, /* added: the block is one of recv */
+    COUNTS_OF_RECV = 16,  /* added: the block is one of recv */
+    COUNTS_NEGATIVE = 32, /* added: the number in `seen` is its absolute value */
 };
 
 #endif

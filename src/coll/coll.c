@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "coll/request.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 /* The addresses of a block; an empty one has none. */
@@ -18,7 +19,7 @@ struct operand {
 };
 
 /* Fills *operand, which has no block if the rank does not have it. If it is one block, its count
- * comes from coll_own_count(). */
+ * comes from coll_own_count(). If a block is wrong, operand->n is its number. */
 static enum coll_error operand_read(const struct coll *coll, const struct coll_args *args,
                                     bool is_send, int rank, int world_size, struct operand *operand)
 {
@@ -41,18 +42,18 @@ static enum coll_error operand_read(const struct coll *coll, const struct coll_a
         return COLL_NO_COUNTS;
     for (; operand->n < (many ? world_size : 1); operand->n++) {
         struct span *block = &operand->blocks[operand->n];
-        const size_t count = blocks.counts[operand->n];
+        const size_t count = coll_block_count(&blocks, operand->n);
         const size_t at = coll_block_start(&blocks, operand->n, &next);
         *block = (struct span){0, 0};
         if (!count)
             continue;
+        if (limits->most && count > limits->most)
+            return COLL_ABOVE_MOST;
+        if (limits->most && (count > extent || at > extent - count))
+            return COLL_BEYOND_EXTENT;
         if (count > SIGNATURE_COUNT_MAX || count > most || at > SIZE_MAX / width - count ||
             (at + count) * width > UINTPTR_MAX - (uintptr_t)memory)
             return COLL_COUNT;
-        if (limits->most && count > limits->most)
-            return COLL_ABOVE_MOST;
-        if (limits->most && at + count > extent)
-            return COLL_BEYOND_EXTENT;
         block->begin = (uintptr_t)memory + at * width;
         block->end = block->begin + count * width;
         operand->all.begin = block->begin < operand->all.begin ? block->begin : operand->all.begin;
@@ -96,8 +97,8 @@ enum coll_error coll_blocks_check(const struct coll *coll, const struct coll_arg
         return error;
     if (send.n && recv.n) {
         const size_t own = coll_own_count(coll, args, rank);
-        if ((coll->send_all && args->send_blocks.counts[rank] != own) ||
-            (coll->recv_all && args->recv_blocks.counts[rank] != own))
+        if ((coll->send_all && coll_block_count(&args->send_blocks, rank) != own) ||
+            (coll->recv_all && coll_block_count(&args->recv_blocks, rank) != own))
             return COLL_OWN_COUNT;
     }
     if (coll->recv_all && has_overlap(&recv))
@@ -115,13 +116,45 @@ enum coll_error coll_blocks_check(const struct coll *coll, const struct coll_arg
     return COLL_GOOD;
 }
 
+/* Returns whether the wrong operand of a v-form is send, and the number of the wrong block. */
+static bool wrong_block_find(const struct coll *coll, const struct coll_args *args,
+                             enum coll_error error, int rank, int world_size, int *block)
+{
+    struct operand found;
+    const bool is_send = operand_read(coll, args, true, rank, world_size, &found) == error;
+    if (!is_send)
+        (void)operand_read(coll, args, false, rank, world_size, &found);
+    *block = found.n;
+    return is_send;
+}
+
+/* A block of a call with max_count. An operand that is one block has block 0. */
+static void limits_explain(const struct coll *coll, const struct coll_args *args,
+                           enum coll_error error, const char *operand, bool is_send, int block,
+                           int rank, char *text, size_t size)
+{
+    const bool many = is_send ? coll->send_all : coll->recv_all;
+    const struct coll_blocks *blocks = is_send ? &args->send_blocks : &args->recv_blocks;
+    const size_t count = many ? coll_block_count(blocks, block) : coll_own_count(coll, args, rank);
+    size_t next = 0, at = 0;
+    for (int b = 0; many && b <= block; b++)
+        at = coll_block_start(blocks, b, &next);
+    if (error == COLL_ABOVE_MOST)
+        snprintf(text, size, "block %d of %s has %" PRId64 " elements, and max_count is %zu", block,
+                 operand, (int64_t)count, args->limits.most);
+    else
+        snprintf(text, size,
+                 "block %d of %s, %zu elements from %" PRId64 " on, is not in its extent of %zu "
+                 "elements",
+                 block, operand, count, (int64_t)at,
+                 is_send ? args->limits.send_extent : args->limits.recv_extent);
+}
+
 /* `operand`: the name of the operand that is wrong. */
 static void blocks_explain(const struct coll *coll, const struct coll_args *args,
-                           enum coll_error error, int rank, const char *operand, bool is_send,
-                           char *text, size_t size)
+                           enum coll_error error, int rank, const char *operand, char *text,
+                           size_t size)
 {
-    const struct coll_blocks *blocks =
-        coll->recv_all && args->recv_blocks.counts ? &args->recv_blocks : &args->send_blocks;
     if (error == COLL_NO_COUNTS)
         snprintf(text, size, "the counts of %s are NULL: expected one for each rank", operand);
     else if (error == COLL_COUNT)
@@ -133,14 +166,8 @@ static void blocks_explain(const struct coll *coll, const struct coll_args *args
         snprintf(text, size, "%s is NULL, but its blocks are not empty", operand);
     else if (error == COLL_OWN_COUNT)
         snprintf(text, size, "rank %d sends %zu elements to itself and expects %zu", rank,
-                 coll->send_all ? args->send_blocks.counts[rank] : args->count,
-                 coll->recv_all ? blocks->counts[rank] : args->count);
-    else if (error == COLL_ABOVE_MOST)
-        snprintf(text, size, "a block of %s has more than max_count %zu elements", operand,
-                 args->limits.most);
-    else if (error == COLL_BEYOND_EXTENT)
-        snprintf(text, size, "a block of %s ends behind its extent of %zu elements", operand,
-                 is_send ? args->limits.send_extent : args->limits.recv_extent);
+                 coll->send_all ? coll_block_count(&args->send_blocks, rank) : args->count,
+                 coll->recv_all ? coll_block_count(&args->recv_blocks, rank) : args->count);
     else if (error == COLL_OUTPUTS_OVERLAP)
         snprintf(text, size, "two blocks of recv overlap");
     else if (coll->send_all && coll->recv_all)
@@ -173,15 +200,16 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
 {
     char text[256] = "";
     const size_t width = dtype_bytes(dtype_component(args->dtype));
-    const bool sends = coll_has(coll->send, rank, args->peer);
-    bool send_is_bad =
-        sends && (error == COLL_NULL ? !args->send : (uintptr_t)args->send & (width - 1));
-    struct operand found;
+    bool send_is_bad = coll_has(coll->send, rank, args->peer) &&
+                       (error == COLL_NULL ? !args->send : (uintptr_t)args->send & (width - 1));
+    int block = 0;
     if (coll->varies && error > COLL_BAD_PEER)
-        send_is_bad = operand_read(coll, args, true, rank, world_size, &found) == error;
+        send_is_bad = wrong_block_find(coll, args, error, rank, world_size, &block);
     const char *operand = send_is_bad ? send : "recv";
-    if (coll->varies && error > COLL_BAD_PEER && error != COLL_ALIGNMENT) {
-        blocks_explain(coll, args, error, rank, operand, send_is_bad, text, sizeof text);
+    if (error >= COLL_ABOVE_MOST)
+        limits_explain(coll, args, error, operand, send_is_bad, block, rank, text, sizeof text);
+    else if (coll->varies && error > COLL_BAD_PEER && error != COLL_ALIGNMENT) {
+        blocks_explain(coll, args, error, rank, operand, text, sizeof text);
         error = COLL_GOOD;
     }
     switch (error) {
@@ -256,11 +284,11 @@ static enum tutti_status counted_operand_check(const struct coll *coll,
         return TUTTI_OK;
     if (!blocks->counts)
         return error_set(TUTTI_ERR_INVALID, "%s: the counts of %s are NULL", coll->call, name);
-    if (((uintptr_t)blocks->counts | (uintptr_t)blocks->displacements) % sizeof(size_t))
+    if (((uintptr_t)blocks->counts | (uintptr_t)blocks->displacements) % coll_entry_bytes(blocks))
         return error_set(TUTTI_ERR_INVALID,
                          "%s: the counts %p or displacements %p of %s are not aligned to %zu bytes",
-                         coll->call, (const void *)blocks->counts,
-                         (const void *)blocks->displacements, name, sizeof(size_t));
+                         coll->call, blocks->counts, blocks->displacements, name,
+                         coll_entry_bytes(blocks));
     return TUTTI_OK;
 }
 
@@ -307,7 +335,7 @@ size_t request_span(const struct request *request, bool is_send, int rank, int s
         return request->bytes *
                (is_send ? request->limits.send_extent : request->limits.recv_extent);
     for (int b = 0; b < (many ? size : 1); b++) {
-        const size_t count = blocks->counts[b], at = coll_block_start(blocks, b, &next);
+        const size_t count = coll_block_count(blocks, b), at = coll_block_start(blocks, b, &next);
         if (!count)
             continue;
         begin = at < begin ? at : begin;

@@ -87,10 +87,28 @@ static inline bool coll_moves(enum tutti_collective collective)
 }
 
 /* The blocks of an operand of a v-form: a count and a displacement for each rank, in elements.
- * displacements is NULL if each block follows the previous one. */
+ * displacements is NULL if each block follows the previous one. The entries of both arrays are of
+ * size_t, or, if is_narrow, of int32_t. */
 struct coll_blocks {
-    const size_t *counts, *displacements;
+    const void *counts, *displacements;
+    bool is_narrow;
 };
+
+static inline size_t coll_entry_bytes(const struct coll_blocks *blocks)
+{
+    return blocks->is_narrow ? sizeof(int32_t) : sizeof(size_t);
+}
+
+/* Entry b of one of the arrays. A negative one is too large for any memory. */
+static inline size_t coll_entry(const struct coll_blocks *blocks, const void *array, int b)
+{
+    return blocks->is_narrow ? (size_t)((const int32_t *)array)[b] : ((const size_t *)array)[b];
+}
+
+static inline size_t coll_block_count(const struct coll_blocks *blocks, int b)
+{
+    return coll_entry(blocks, blocks->counts, b);
+}
 
 /* What TUTTI_CALL_DEVICE_COUNTS adds to a v-form, in elements. */
 struct coll_limits {
@@ -102,8 +120,9 @@ struct coll_limits {
  */
 static inline size_t coll_block_start(const struct coll_blocks *blocks, int b, size_t *next)
 {
-    const size_t start = blocks->displacements ? blocks->displacements[b] : *next;
-    *next += blocks->counts[b];
+    const size_t start =
+        blocks->displacements ? coll_entry(blocks, blocks->displacements, b) : *next;
+    *next += coll_block_count(blocks, b);
     return start;
 }
 
@@ -165,6 +184,8 @@ static inline enum coll_error coll_kind_check(const struct coll *coll, const str
         return COLL_OP;
     if (coll->reduces && !op_serves(op_kind(args->op), args->dtype))
         return COLL_UNDEFINED;
+    if (coll->varies) /* coll_blocks_check() */
+        return COLL_GOOD;
     return args->count > SIGNATURE_COUNT_MAX || args->count > SIZE_MAX / TUTTI_MAX_RANKS / width
                ? COLL_COUNT
                : COLL_GOOD;
@@ -186,7 +207,7 @@ static inline bool coll_is_misaligned(uintptr_t address, enum tutti_dtype dtype,
 static inline size_t coll_own_count(const struct coll *coll, const struct coll_args *args, int rank)
 {
     const bool from_counts = coll->send_all && coll->send == COLL_OF_ALL;
-    return from_counts ? args->send_blocks.counts[rank] : args->count;
+    return from_counts ? coll_block_count(&args->send_blocks, rank) : args->count;
 }
 
 /* The first thing that is wrong with the operands of a v-form. */

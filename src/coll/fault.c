@@ -138,13 +138,19 @@ static int format_counts(const struct tutti_fault *fault, char *text, size_t siz
 {
     const uint32_t which = fault->expected.parameter;
     const char *operand = which & COUNTS_OF_RECV ? "recv" : "send";
-    char seen[40] = "a negative or too large number of", what[192] = "";
-    if (fault->seen.count != SIGNATURE_COUNT_MAX)
-        snprintf(seen, sizeof seen, "%" PRIu64, fault->seen.count);
+    const bool is_negative = which & COUNTS_NEGATIVE;
+    char seen[40], what[192] = "";
+    snprintf(seen, sizeof seen, "%s%" PRIu64 "%s", is_negative ? "-" : "", fault->seen.count,
+             fault->seen.count != SIGNATURE_COUNT_MAX ? ""
+             : is_negative                            ? " or less"
+                                                      : " or more");
     if ((which & COUNTS_FAULT_MASK) == COUNTS_ABOVE_MOST)
         snprintf(what, sizeof what,
                  "block %" PRIu32 " of %s has %s elements, and max_count is %" PRIu64,
                  fault->seen.parameter, operand, seen, fault->expected.count);
+    else if ((which & COUNTS_FAULT_MASK) == COUNTS_BEYOND_EXTENT && is_negative)
+        snprintf(what, sizeof what, "block %" PRIu32 " of %s begins at element %s",
+                 fault->seen.parameter, operand, seen);
     else if ((which & COUNTS_FAULT_MASK) == COUNTS_BEYOND_EXTENT)
         snprintf(what, sizeof what,
                  "block %" PRIu32 " of %s ends behind %s elements, and the operand has %" PRIu64,

@@ -56,12 +56,13 @@ static enum tutti_status device_counts_check(enum tutti_collective which,
                                              const char *call)
 {
     const bool is_set = options->flags & TUTTI_CALL_DEVICE_COUNTS;
-    if (!is_set && !options->max_count && !options->send_extent && !options->recv_extent)
+    if (!is_set && !options->max_count && !options->send_extent && !options->recv_extent &&
+        !(options->flags & TUTTI_CALL_INT32_COUNTS))
         return TUTTI_OK;
     if (!is_set)
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: max_count, send_extent and recv_extent belong to "
-                         "TUTTI_CALL_DEVICE_COUNTS: set that flag, or leave them 0",
+                         "%s: max_count, send_extent, recv_extent and TUTTI_CALL_INT32_COUNTS "
+                         "belong to TUTTI_CALL_DEVICE_COUNTS: set that flag, or leave them out",
                          call);
     if (!coll_varies(which) || coll_is_rooted(which))
         return error_set(TUTTI_ERR_INVALID,
@@ -81,18 +82,18 @@ enum tutti_status call_options_read(const struct tutti_comm *comm, enum tutti_co
                                     struct tutti_call_options *options)
 {
     const uint32_t known = TUTTI_CALL_NO_ZERO_COPY | TUTTI_CALL_COPY_ENGINE |
-                           TUTTI_CALL_DEVICE_COUNTS | TUTTI_CALL_SYMMETRIC;
+                           TUTTI_CALL_DEVICE_COUNTS | TUTTI_CALL_INT32_COUNTS |
+                           TUTTI_CALL_SYMMETRIC;
     enum tutti_status status =
         options_copy(call, "tutti_call_options", from, options, sizeof *options);
     if (status != TUTTI_OK)
         return status;
     if (options->flags & ~known)
-        return error_set(
-            TUTTI_ERR_INVALID,
-            "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY, "
-            "TUTTI_CALL_COPY_ENGINE, TUTTI_CALL_DEVICE_COUNTS and TUTTI_CALL_SYMMETRIC, any of "
-            "them or 0",
-            call, options->flags);
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY, "
+                         "TUTTI_CALL_COPY_ENGINE, TUTTI_CALL_DEVICE_COUNTS, "
+                         "TUTTI_CALL_INT32_COUNTS and TUTTI_CALL_SYMMETRIC, any of them or 0",
+                         call, options->flags);
     status = push_check(comm, which, options->flags, call);
     if (status != TUTTI_OK)
         return status;
@@ -148,7 +149,6 @@ enum tutti_status call_refuse_device(const char *call, const char *operand, cons
 void call_read_limits(const struct tutti_comm *comm, const struct coll *coll,
                       const struct tutti_call_options *options, struct coll_args *args)
 {
-    const size_t *counts = args->recv_blocks.counts;
     if (!(options->flags & TUTTI_CALL_DEVICE_COUNTS))
         return;
     args->limits = (struct coll_limits){
@@ -160,8 +160,12 @@ void call_read_limits(const struct tutti_comm *comm, const struct coll *coll,
                            ? options->recv_extent
                            : options->max_count * coll_recv_blocks(coll, comm->world_size),
     };
+    args->send_blocks.is_narrow = args->recv_blocks.is_narrow =
+        options->flags & TUTTI_CALL_INT32_COUNTS;
     if (!coll->send_all)
-        args->count = comm->backend->enqueues || !counts ? 0 : counts[comm->rank];
+        args->count = comm->backend->enqueues || !args->recv_blocks.counts
+                          ? 0
+                          : coll_block_count(&args->recv_blocks, comm->rank);
 }
 
 /* Where all ranks pass the same counts, they must agree on these, and on max_count. Other counts,
@@ -181,7 +185,8 @@ void request_read_blocks(const struct tutti_comm *comm, const struct coll *coll,
     if (is_counted || !coll_has_common_counts(request->collective))
         return;
     for (int r = 0; r < comm->world_size; r++)
-        request->parameter = signature_hash(blocks->counts[r] ^ (uint64_t)request->parameter << 32);
+        request->parameter =
+            signature_hash(coll_block_count(blocks, r) ^ (uint64_t)request->parameter << 32);
 }
 
 /* Finds how the peers can reach an operand. They cannot unless the operand lies in a region of a

@@ -191,8 +191,8 @@ static enum tutti_status v_form_run(const struct move *move)
     struct coll_args args = operation->args;
     args.send = list_read(operation, &operation->send, counts[0], displacements[0]);
     args.recv = list_read(operation, &operation->recv, counts[1], displacements[1]);
-    args.send_blocks = (struct coll_blocks){counts[0], displacements[0]};
-    args.recv_blocks = (struct coll_blocks){counts[1], displacements[1]};
+    args.send_blocks = (struct coll_blocks){.counts = counts[0], .displacements = displacements[0]};
+    args.recv_blocks = (struct coll_blocks){.counts = counts[1], .displacements = displacements[1]};
     return comm_run(move->pg->comm, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args, operation->timeout_ms,
                     TUTTI_STREAM_DEFAULT);
 }

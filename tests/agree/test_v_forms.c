@@ -4,7 +4,7 @@
  * message. Random counts (many are 0), dtypes, orders of the blocks in an operand, holes between
  * them; blocks of send that overlap; in place or not. Every element is compared with what its
  * sender had, or with the scalar reference, and what lies between the blocks does not change. Many
- * calls have their counts on the device.
+ * calls have their counts on the device, in entries of 32 bits on some ranks.
  *
  * usage: test_v_forms threads|processes WORLD_SIZE
  */
@@ -100,13 +100,23 @@ static struct operation operation_make(uint64_t *random, int size)
 /* Where an operand's blocks lie. */
 struct layout {
     size_t counts[TUTTI_MAX_RANKS], displacements[TUTTI_MAX_RANKS];
-    const size_t *given; /* displacements, or NULL */
+    int32_t narrow[2][TUTTI_MAX_RANKS]; /* the same */
+    const size_t *lengths, *given;      /* what the call gets: counts; displacements, or NULL */
 };
 
-/* In any order, with holes; dense; or all at the same place. */
-static void layout_make(const struct operation *o, int size, bool overlaps, uint64_t random,
-                        struct layout *layout)
+/* Each rank chooses for itself. Counts of a call with a root are the host's. */
+static bool is_narrow(const struct operation *o, int rank)
 {
+    return o->max_count && o->collective != TUTTI_COLLECTIVE_GATHER_V &&
+           o->collective != TUTTI_COLLECTIVE_SCATTER_V && (o->bits >> 20 ^ (uint64_t)rank) & 1;
+}
+
+/* In any order, with holes; dense; or all at the same place. */
+static void layout_make(const struct life *life, const struct operation *o, bool overlaps,
+                        uint64_t random, struct layout *layout)
+{
+    const bool narrow = is_narrow(o, life->rank);
+    const int size = life->size;
     int order[TUTTI_MAX_RANKS];
     size_t at = 0;
     for (int r = 0; r < size; r++) {
@@ -119,7 +129,14 @@ static void layout_make(const struct operation *o, int size, bool overlaps, uint
         layout->displacements[r] = overlaps ? 0 : at;
         at += layout->counts[r] + (o->dense ? 0 : below(&random, HOLE + 1));
     }
-    layout->given = o->dense && !overlaps ? NULL : layout->displacements;
+    for (int r = 0; r < size; r++) {
+        layout->narrow[0][r] = (int32_t)layout->counts[r];
+        layout->narrow[1][r] = (int32_t)layout->displacements[r];
+    }
+    layout->lengths = narrow ? (const size_t *)(const void *)layout->narrow[0] : layout->counts;
+    layout->given = o->dense && !overlaps ? NULL
+                    : narrow              ? (const size_t *)(const void *)layout->narrow[1]
+                                          : layout->displacements;
 }
 
 /* The elements from the begin of an operand to the end of its last block, at least 1. */
@@ -133,12 +150,14 @@ static size_t extent_of(const struct layout *layout, int size)
 }
 
 /* The options of a call: NULL if its counts are the host's. */
-static const struct tutti_call_options *options_of(const struct operation *o, size_t send_extent,
+static const struct tutti_call_options *options_of(const struct life *life,
+                                                   const struct operation *o, size_t send_extent,
                                                    size_t recv_extent,
                                                    struct tutti_call_options *options)
 {
+    const uint32_t narrow = is_narrow(o, life->rank) ? TUTTI_CALL_INT32_COUNTS : 0;
     *options = (struct tutti_call_options){.struct_size = sizeof *options,
-                                           .flags = TUTTI_CALL_DEVICE_COUNTS,
+                                           .flags = TUTTI_CALL_DEVICE_COUNTS | narrow,
                                            .max_count = o->max_count,
                                            .send_extent = send_extent ? send_extent : 1,
                                            .recv_extent = recv_extent ? recv_extent : 1};
@@ -187,19 +206,19 @@ static bool gather_run(const struct life *life, const struct operation *o, int r
     bool right = true;
     for (int r = 0; r < life->size; r++)
         to.counts[r] = o->counts[r][0];
-    layout_make(o, life->size, false, o->bits + (uint64_t)life->rank, &to);
+    layout_make(life, o, false, o->bits + (uint64_t)life->rank, &to);
     const size_t count = to.counts[life->rank];
     if (o->in_place && receives)
         send = block_at(o, recv, &to, life->rank);
     block_write(life, o, life->rank, 0, count, send);
     struct tutti_call_options given;
     const struct tutti_call_options *options =
-        options_of(o, count, extent_of(&to, life->size), &given);
+        options_of(life, o, count, extent_of(&to, life->size), &given);
     const enum tutti_status status =
         root < 0
-            ? tutti_all_gather_v_with(count || options ? send : NULL, count, recv, to.counts,
+            ? tutti_all_gather_v_with(count || options ? send : NULL, count, recv, to.lengths,
                                       to.given, o->dtype, life->comm, TUTTI_STREAM_DEFAULT, options)
-            : tutti_gather_v(send, count, receives ? recv : NULL, receives ? to.counts : NULL,
+            : tutti_gather_v(send, count, receives ? recv : NULL, receives ? to.lengths : NULL,
                              to.given, o->dtype, root, life->comm, TUTTI_STREAM_DEFAULT);
     for (int r = 0; r < life->size && receives; r++)
         right &= block_take(life, o, r, 0, to.counts[r], block_at(o, recv, &to, r));
@@ -213,7 +232,7 @@ static void send_write(const struct life *life, const struct operation *o, bool 
 {
     for (int r = 0; r < life->size; r++)
         from->counts[r] = o->counts[row ? life->rank : 0][r];
-    layout_make(o, life->size, o->overlaps, o->bits + (uint64_t)life->rank, from);
+    layout_make(life, o, o->overlaps, o->bits + (uint64_t)life->rank, from);
     for (int r = 0; r < life->size; r++)
         block_write(life, o, life->rank, r, from->counts[r], block_at(o, send, from, r));
 }
@@ -237,12 +256,12 @@ static bool scatter_run(const struct life *life, const struct operation *o, int 
         recv = block_at(o, send, &from, life->rank);
     struct tutti_call_options given;
     const enum tutti_status status =
-        root < 0
-            ? tutti_reduce_scatter_v_with(
-                  send, from.counts, from.given, recv, o->dtype, o->op, life->comm,
-                  TUTTI_STREAM_DEFAULT, options_of(o, extent_of(&from, life->size), count, &given))
-            : tutti_scatter_v(sends ? send : NULL, sends ? from.counts : NULL, from.given, recv,
-                              count, o->dtype, root, life->comm, TUTTI_STREAM_DEFAULT);
+        root < 0 ? tutti_reduce_scatter_v_with(
+                       send, from.lengths, from.given, recv, o->dtype, o->op, life->comm,
+                       TUTTI_STREAM_DEFAULT,
+                       options_of(life, o, extent_of(&from, life->size), count, &given))
+                 : tutti_scatter_v(sends ? send : NULL, sends ? from.lengths : NULL, from.given,
+                                   recv, count, o->dtype, root, life->comm, TUTTI_STREAM_DEFAULT);
     const bool right = block_take(life, o, root < 0 ? life->rank : root, life->rank, count, recv);
     send_clear(life, o, &from, send);
     return status == TUTTI_OK && right;
@@ -256,12 +275,12 @@ static bool to_all_run(const struct life *life, const struct operation *o, unsig
     send_write(life, o, true, send, &from);
     for (int r = 0; r < life->size; r++)
         to.counts[r] = o->counts[r][life->rank];
-    layout_make(o, life->size, false, ~o->bits - (uint64_t)life->rank, &to);
+    layout_make(life, o, false, ~o->bits - (uint64_t)life->rank, &to);
     struct tutti_call_options given;
     const enum tutti_status status = tutti_all_to_all_v_with(
-        send, from.counts, from.given, recv, to.counts, to.given, o->dtype, life->comm,
+        send, from.lengths, from.given, recv, to.lengths, to.given, o->dtype, life->comm,
         TUTTI_STREAM_DEFAULT,
-        options_of(o, extent_of(&from, life->size), extent_of(&to, life->size), &given));
+        options_of(life, o, extent_of(&from, life->size), extent_of(&to, life->size), &given));
     for (int r = 0; r < life->size; r++)
         right &= block_take(life, o, r, life->rank, to.counts[r], block_at(o, recv, &to, r));
     for (int r = 0; r < life->size; r++)

@@ -53,8 +53,9 @@ static int spans_make(const struct coll_args *args, bool there, bool many,
     int n = 0;
     fuzz_check(!there || !many || blocks->counts != NULL);
     for (; there && n < (many ? ranks : 1); n++) {
-        const size_t count = many ? blocks->counts[n] : own;
-        const wide at = many && blocks->displacements ? blocks->displacements[n] : next;
+        const size_t count = many ? coll_block_count(blocks, n) : own;
+        const wide at =
+            many && blocks->displacements ? coll_entry(blocks, blocks->displacements, n) : next;
         spans[n].begin = (uintptr_t)memory + at * width;
         spans[n].end = spans[n].begin + (wide)count * width;
         next += count;
@@ -104,15 +105,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     for (int i = 0; i < 4; i++)
         for (int r = 0; r < ranks; r++)
             numbers[i][r] = number(&reader);
+    if (there & 16)
+        args.limits = (struct coll_limits){number(&reader), number(&reader), number(&reader)};
+    const bool is_narrow = there & 32;
+    const size_t width = is_narrow ? sizeof(int32_t) : sizeof(size_t);
+    const size_t array = (size_t)ranks * width;
     /* Exactly as long as the world: a read past the end is seen. */
-    size_t *exact = malloc(4 * (size_t)ranks * sizeof *exact);
+    unsigned char *exact = malloc(4 * array);
     fuzz_check(exact != NULL);
-    for (int i = 0; i < 4; i++)
-        memcpy(exact + i * ranks, numbers[i], (size_t)ranks * sizeof *exact);
+    for (int i = 0; i < 4 * ranks; i++) /* the low bytes are the first ones */
+        memcpy(exact + (size_t)i * width, &numbers[i / ranks][i % ranks], width);
     args.send_blocks =
-        (struct coll_blocks){there & 1 ? NULL : exact, there & 2 ? NULL : exact + ranks};
-    args.recv_blocks = (struct coll_blocks){there & 4 ? NULL : exact + 2 * ranks,
-                                            there & 8 ? NULL : exact + 3 * ranks};
+        (struct coll_blocks){there & 1 ? NULL : exact, there & 2 ? NULL : exact + array, is_narrow};
+    args.recv_blocks = (struct coll_blocks){there & 4 ? NULL : exact + 2 * array,
+                                            there & 8 ? NULL : exact + 3 * array, is_narrow};
     const enum coll_error error = coll_check(coll, &args, dtype_bytes(args.dtype), rank, ranks);
     if (error == COLL_GOOD)
         check_accepted(coll, &args, rank, ranks);

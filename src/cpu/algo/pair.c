@@ -98,7 +98,7 @@ static void blocks_find(const struct request *request, bool many, const struct c
             block->signature = request->signature;
             continue;
         }
-        const size_t count = many ? given->counts[r] : request->count;
+        const size_t count = many ? coll_block_count(given, r) : request->count;
         block->at = (many ? coll_block_start(given, r, &next) : 0) * request->bytes;
         block->bytes = count * request->bytes;
         block->signature = signature_set_count(request->signature, count);

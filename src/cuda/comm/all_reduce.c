@@ -346,16 +346,17 @@ static enum tutti_status counted(void *opaque, struct request *request, tutti_st
 static size_t varied_fill(const struct request *request, struct cuda_varied *varied)
 {
     struct cuda_launch *launch = &varied->launch;
+    const struct coll_blocks *blocks = &request->send_blocks;
     const size_t components = request->bytes / request->element_bytes; /* of an element */
     size_t starts[CUDA_RANKS], next = 0;
     for (int r = 0; r < launch->size; r++)
-        starts[r] = coll_block_start(&request->send_blocks, r, &next);
+        starts[r] = coll_block_start(blocks, r, &next);
     launch->count = 0;
     launch->moves = (struct cuda_moves){.sends = 0};
     for (int p = 0; p < launch->size; p++) {
         const int rank = launch->ranks[p];
         varied->firsts[p] = starts[rank] * components;
-        varied->counts[p] = request->send_blocks.counts[rank] * components;
+        varied->counts[p] = coll_block_count(blocks, rank) * components;
         if (varied->counts[p] > launch->count)
             launch->count = varied->counts[p];
         if (varied->counts[p])
@@ -417,7 +418,8 @@ static enum tutti_status reduce_counted(void *opaque, struct request *request,
             .most = limits->most,
             .extents = {limits->send_extent, limits->recv_extent},
             .components = (uint32_t)(request->bytes / request->element_bytes),
-            .width = (uint32_t)request->bytes,
+            .width = (uint16_t)request->bytes,
+            .is_narrow = request->send_blocks.is_narrow,
         };
         status =
             varied_enqueue(group, request, &args.launch, limits->most * request->bytes, stream);

@@ -146,7 +146,7 @@ static void blocks_read(const struct request *request, bool is_send, int rank, i
     for (int r = 0; r < size; r++) {
         const bool moves = has && coll_has(is_send ? coll->recv : coll->send, r, request->peer);
         const size_t start = many ? coll_block_start(given, r, &next) : 0;
-        const size_t count = !moves ? 0 : many ? given->counts[r] : request->count;
+        const size_t count = !moves ? 0 : many ? coll_block_count(given, r) : request->count;
         blocks[r] = (struct cuda_transfer){
             .address = operand + start * request->bytes,
             .bytes = count * request->bytes,
@@ -216,6 +216,7 @@ static struct cuda_counted_call counted_call(const struct request *request)
         .signature = signature_set_count(request->signature, 0),
         .width = (uint32_t)request->bytes,
         .sends_one = !coll->send_all,
+        .is_narrow = recv->is_narrow,
     };
 }
 

@@ -154,11 +154,12 @@ static enum tutti_status counts_check(struct cuda_group *group, const struct req
     const struct coll_blocks *blocks[] = {&request->send_blocks, &request->recv_blocks};
     enum tutti_status status = TUTTI_OK;
     for (int i = 0; i < 4 && status == TUTTI_OK; i++) {
-        const size_t *array = i % 2 ? blocks[i / 2]->displacements : blocks[i / 2]->counts;
+        const struct coll_blocks *its = blocks[i / 2];
+        const void *array = i % 2 ? its->displacements : its->counts;
         const struct operand operand = {.call = coll_rows[request->collective].call,
                                         .what = i % 2 ? "displacements" : "counts",
                                         .pointer = array,
-                                        .bytes = (size_t)group->launch.size * sizeof *array,
+                                        .bytes = (size_t)group->launch.size * coll_entry_bytes(its),
                                         .stream = stream};
         if (array)
             status = operand_check(group, &operand);

@@ -47,7 +47,8 @@ struct cuda_counted_call {
     uint64_t most;             /* elements of a block */
     uint64_t signature;        /* of a message, without its count */
     uint32_t width;            /* bytes of an element */
-    uint32_t sends_one;        /* send is one block, the own one of recv */
+    uint16_t sends_one;        /* send is one block, the own one of recv */
+    uint16_t is_narrow;        /* the entries of the arrays are of 32 bits */
 };
 
 struct cuda_exchange {

@@ -42,7 +42,7 @@ struct counted_messages {
     {
         const bool is_one = s == EXCHANGE_SEND && call.sends_one;
         return counts_read(call.counts[s], is_one ? 0 : call.displacements[s],
-                           is_one ? exchange.launch.rank : r, is_one);
+                           is_one ? exchange.launch.rank : r, is_one, call.is_narrow);
     }
 
     /* Checks a block, and writes it to the table if it is the peer's or the own one. */

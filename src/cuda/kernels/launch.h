@@ -79,7 +79,9 @@ struct cuda_counted {
     struct cuda_launch launch;
     uint64_t counts, displacements; /* displacements 0: each block begins where the last one ends */
     uint64_t most, extents[2];      /* of a block; of send and recv */
-    uint32_t components, width;     /* of an element: numbers, bytes */
+    uint32_t components;            /* numbers of an element */
+    uint16_t width;                 /* bytes of an element */
+    uint16_t is_narrow;             /* the entries of the arrays are of 32 bits */
 };
 
 /* The entry of ranks[] at leaf l of the tree. If the size is a power of two, that order differs

@@ -77,6 +77,7 @@ static __device__ __forceinline__ void order_store_plain(void *to, order_line li
         asm volatile(instruction " [%0], %1;" ::"l"(to), class(value) : "memory");                 \
     }
 
+ORDER_LOAD(order_load_plain_u32, void, uint32_t, "ld.global.u32", "r")
 ORDER_LOAD(order_load_plain_u64, void, uint64_t, "ld.global.u64", "l")
 ORDER_STORE(order_store_plain_u64, void, uint64_t, "st.global.u64", "l")
 ORDER_LOAD(order_load_u32, uint32_t, uint32_t, "ld.relaxed.sys.global.u32", "r")

@@ -25,7 +25,7 @@ __device__ __forceinline__ bool overlaps(const cuda_counted &args, counts_block 
 __device__ __forceinline__ bool blocks_take(const cuda_counted &args, cuda_varied &varied)
 {
     const cuda_launch &given = args.launch;
-    const uint64_t own = counts_read(args.counts, 0, given.rank, true).count;
+    const uint64_t own = counts_load(args.counts, given.rank, args.is_narrow);
     uint32_t parameter = given.parameter;
     uint64_t most = 0, next = 0;
     unsigned sends = 0;
@@ -34,7 +34,7 @@ __device__ __forceinline__ bool blocks_take(const cuda_counted &args, cuda_varie
     bool is_recv = found.fault != COUNTS_GOOD;
 #pragma unroll 1
     for (int r = 0; r < given.size && found.fault == COUNTS_GOOD; r++) {
-        counts_block its = counts_read(args.counts, args.displacements, r, true);
+        counts_block its = counts_read(args.counts, args.displacements, r, true, args.is_narrow);
         if (!args.displacements)
             its.start = next;
         next += its.count;

@@ -43,7 +43,7 @@ static size_t operand_read(const struct request *request, const struct cuda_cut 
     size_t longest = 0, next = 0;
     blocks->blocks[operand] = !coll_has(use, cut->rank, request->peer) ? 0 : many ? cut->size : 1;
     for (int b = 0; b < blocks->blocks[operand]; b++) {
-        const size_t count = varies ? given->counts[b] : request->count;
+        const size_t count = varies ? coll_block_count(given, b) : request->count;
         blocks->counts[operand][b] = count;
         blocks->starts[operand][b] =
             varies ? coll_block_start(given, b, &next) : (size_t)b * request->count;
@@ -118,8 +118,10 @@ void cuda_cut_request(const struct cuda_cut *cut, const struct cuda_blocks *bloc
             part->counts[o][b] = cuda_cut_count(cut, blocks->counts[o][b], piece);
             part->starts[o][b] = (size_t)b * cut->place_bytes / cut->width;
         }
-    request->send_blocks = (struct coll_blocks){part->counts[CUDA_SEND], part->starts[CUDA_SEND]};
-    request->recv_blocks = (struct coll_blocks){part->counts[CUDA_RECV], part->starts[CUDA_RECV]};
+    request->send_blocks = (struct coll_blocks){.counts = part->counts[CUDA_SEND],
+                                                .displacements = part->starts[CUDA_SEND]};
+    request->recv_blocks = (struct coll_blocks){.counts = part->counts[CUDA_RECV],
+                                                .displacements = part->starts[CUDA_RECV]};
 }
 
 /* ---- the way through the slots --------------------------------------------------------------- */

@@ -93,10 +93,18 @@ def test_device_counts():
         comm.all_to_all_v(spread([ragged(me, r) for r in every]), taken, counts, np.full(RANKS, COUNTS[me]), places,
                           max_count=3)
         assert np.array_equal(taken[:RANKS * COUNTS[me]], np.concatenate([ragged(r, me) for r in every]))
-        for wrong, why in ((lambda: comm.all_gather_v(mine, recv, counts, places, max_count=2), "more than max_count 2"),
+        # Entries of 32 bits are the same; each rank chooses.
+        recv, narrow = np.full(6, -1, np.int32), counts.astype(np.int32 if me else np.int64)
+        comm.all_gather_v(mine, recv, narrow, places.astype(narrow.dtype), max_count=3)
+        assert np.array_equal(recv, spread([ragged(r, r) for r in every]))
+        negative, short = np.array([2, -4, 3], np.int32), counts.astype(np.int16)
+        for wrong, why in ((lambda: comm.all_gather_v(mine, recv, counts, places, max_count=2), "3 elements, and max_count is 2"),
+                           (lambda: comm.all_gather_v(mine, recv, negative, max_count=3), "-4 elements, and max_count is 3"),
                            (lambda: comm.all_gather_v(mine, recv[:4], counts, places, max_count=3), "extent of 4"),
                            (lambda: comm.all_gather_v(mine, recv, counts, places, max_count=0), "max_count 0"),
-                           (lambda: comm.all_gather_v(mine, recv, counts.astype(np.int32), max_count=3), "int64 or"),
+                           (lambda: comm.all_gather_v(mine, recv, short, max_count=3), "int64 or uint64: this one has 3 int16"),
+                           (lambda: comm.all_gather_v(mine, recv, counts[:2], max_count=3), "arrays of 3 .* has 2 int64"),
+                           (lambda: comm.all_gather_v(mine, recv, counts.astype(np.int32), places, max_count=3), "all int32, or"),
                            (lambda: comm.all_gather_v(mine[:0], recv, counts, max_count=3), "has elements"),
                            (lambda: comm.all_gather(mine[:2], recv, max_count=3), "is for all_gather_v")):
             with pytest.raises(tutti.InvalidError, match=why):

@@ -98,7 +98,7 @@ static void operand_draw(struct plain *operand, bool many, bool there, size_t ow
         operand->displacement[b] = dense ? next : displacements[b];
         next += counts[b];
     }
-    *blocks = (struct coll_blocks){counts, dense ? NULL : displacements};
+    *blocks = (struct coll_blocks){.counts = counts, .displacements = dense ? NULL : displacements};
 }
 
 static void test_random(void **state)
@@ -241,7 +241,8 @@ static void test_ignored(void **state)
     const struct coll_args args = {.dtype = TUTTI_FLOAT32, .op = TUTTI_SUM};
     struct coll_args empty = args, leaf = args;
     (void)state;
-    empty.send_blocks = empty.recv_blocks = (struct coll_blocks){none, far};
+    empty.send_blocks = empty.recv_blocks =
+        (struct coll_blocks){.counts = none, .displacements = far};
     empty.send = AT(0) + 1;
     for (int k = 0; k < KINDS; k++)
         assert_int_equal(coll_check(&coll_rows[kinds[k]], &empty, 4, 1, 2), COLL_GOOD);

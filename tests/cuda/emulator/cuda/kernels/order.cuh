@@ -40,6 +40,12 @@ static inline void order_store_plain(void *to, order_line line)
     emulator_store_plain(to, line.low, line.high);
 }
 
+static inline uint32_t order_load_plain_u32(const void *from)
+{
+    assert((uintptr_t)from % sizeof(uint32_t) == 0);
+    return __atomic_load_n((const uint32_t *)from, __ATOMIC_RELAXED);
+}
+
 static inline uint64_t order_load_plain_u64(const void *from)
 {
     assert((uintptr_t)from % sizeof(uint64_t) == 0);
