@@ -55,6 +55,8 @@ struct bench_config {
     bool check;
     bool cold;
     bool symmetric;
+    int count_bits; /* of counts that the operation reads, on a GPU there: 32 or 64; 0: the host's
+                     */
     int64_t timeout_ms;               /* 0: the library's default */
     double wait_seconds;              /* how long GPU ranks wait for each other on the host */
     bool long_rows;                   /* more columns, and a row for each place */

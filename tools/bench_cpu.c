@@ -154,8 +154,7 @@ struct cpu_measure {
     struct measure base;
     struct buffers buffers;
     size_t next_slot;
-    unsigned operations;            /* of a collective with a root, so far: the roots take turns */
-    size_t counts[TUTTI_MAX_RANKS]; /* the elements of each rank's block of this row */
+    unsigned operations; /* of a collective with a root, so far: the roots take turns */
     double *samples;
 };
 
@@ -194,8 +193,9 @@ static enum tutti_status run_once(struct cpu_measure *measure)
     operands_find(&base->operands, base->place == BENCH_IN_PLACE,
                   buffers_send(&measure->buffers, slot), buffers_recv(&measure->buffers, slot),
                   &send, &recv);
-    return collective_call(which, send, recv, measure->counts, base->row->dtype, measure_op(base),
-                           collectives[which].rooted ? next_root(measure) : 0, base->comm, NULL);
+    return collective_call(which, send, recv, base->counts.wide, base->row->dtype, measure_op(base),
+                           collectives[which].rooted ? next_root(measure) : 0, base->comm,
+                           base->options.flags ? &base->options : NULL);
 }
 
 /* ---- correctness ----------------------------------------------------------------------------- */
@@ -383,9 +383,7 @@ static bool begin_row(struct measure *base, const struct bench_row *row,
     record->round_trip_ns = probe(base);
     buffers_shape(&measure->buffers, block * (size_t)collective_send_blocks(collective, ranks),
                   block * (size_t)collective_recv_blocks(collective, ranks));
-    for (int rank = 0; rank < ranks; rank++)
-        measure->counts[rank] = row->count;
-    return true;
+    return measure_counts(base);
 }
 
 static bool end_row(struct measure *base, struct bench_record *record)

@@ -51,9 +51,9 @@ struct gpu_measure {
     tutti_stream_t product_stream;
     void *product_begin, *product_end;
     char *memory[2]; /* the library's, and NCCL's symmetric: guard, buffer, guard, buffer, guard */
-    tutti_symm_group_t *group;      /* of the first memory; NULL: it is ordinary */
-    size_t reach;                   /* from one buffer to the other */
-    size_t counts[TUTTI_MAX_RANKS]; /* elements of each rank's block of this row */
+    tutti_symm_group_t *group; /* of the first memory; NULL: it is ordinary */
+    size_t reach;              /* from one buffer to the other */
+    size_t *counts;            /* on the device, with --device-counts */
     double *values;
     unsigned long long meetings;
     /* The current place. */
@@ -161,9 +161,6 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
     const struct bench_row *row = base->row;
     const enum tutti_collective which = base->config->collective;
     const int root = root_of(measure, i);
-    const struct tutti_call_options pushes = {
-        .struct_size = sizeof pushes,
-        .flags = base->config->copy_engine ? TUTTI_CALL_COPY_ENGINE : TUTTI_CALL_SYMMETRIC};
     char *send, *recv;
     if (is_barrier(measure))
         return measure_status(base, tutti_barrier(base->comm, NULL, 0, stream));
@@ -180,9 +177,11 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
                measure_fail(base, TUTTI_ERR_CUDA, "NCCL: %s", library_error());
     }
     tutti_comm_t *comm = engine < FIRST_TUNING ? base->comm : measure->tuned[engine - FIRST_TUNING];
-    return measure_status(base, collective_call_on(stream, which, send, recv, measure->counts,
-                                                   row->dtype, measure_op(base), root, comm,
-                                                   bench_pushes(base->config) ? &pushes : NULL));
+    return measure_status(base,
+                          collective_call_on(stream, which, send, recv,
+                                             measure->counts ? measure->counts : base->counts.wide,
+                                             row->dtype, measure_op(base), root, comm,
+                                             base->options.flags ? &base->options : NULL));
 }
 
 /* A batch of operations. The streams alternate; the first one begins and ends the batch. */
@@ -552,9 +551,8 @@ static bool begin_row(struct measure *base, const struct bench_row *row,
     struct gpu_measure *measure = of(base);
     (void)record;
     measure->batch = batch_of(base->config, row);
-    for (int rank = 0; rank < base->config->ranks; rank++)
-        measure->counts[rank] = row->count;
-    return true;
+    return measure_counts(base) &&
+           (!measure->counts || gpu_copy(measure->counts, &base->counts, sizeof base->counts));
 }
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
@@ -666,7 +664,8 @@ static bool allocate(struct measure *base, struct bench_record *ready)
         return measure_fail(base, TUTTI_ERR_NO_MEMORY, "no memory");
     if (!create_memory(measure, 2 * measure->reach) ||
         (config->vs_nccl && !create_rival(measure, 2 * measure->reach)) ||
-        (config->beside && !create_product(measure)))
+        (config->beside && !create_product(measure)) ||
+        (config->count_bits && !(measure->counts = gpu_alloc(sizeof base->counts))))
         return false;
     tutti_comm_describe(base->comm, ready->message, sizeof ready->message);
     ready->nccl = measure->nccl ? nccl_version() : 0;
@@ -684,6 +683,7 @@ static void release(struct measure *base)
     gpu_stream_destroy(measure->product_stream);
     if (!measure->group)
         gpu_free(measure->memory[0]);
+    gpu_free(measure->counts);
     tutti_symm_group_destroy(measure->group);
     for (int i = 0; i < base->config->tuning_count; i++)
         tutti_comm_destroy(measure->tuned[i]);

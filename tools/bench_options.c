@@ -34,6 +34,7 @@ enum {
     OPTION_NO_PDL,
     OPTION_MAX_BLOCKS,
     OPTION_COPY_ENGINE,
+    OPTION_DEVICE_COUNTS,
     OPTION_BESIDE,
     OPTION_VS,
     OPTION_STREAMS,
@@ -76,6 +77,10 @@ static const struct argp_option options[] = {
      0},
     {"cold", OPTION_COLD, 0, 0, "Give every operation buffers that are in no cache", 0},
     {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
+    {"device-counts", OPTION_DEVICE_COUNTS, "TYPE", OPTION_ARG_OPTIONAL,
+     "all_gather_v, reduce_scatter_v and all_to_all_v read their counts when they run, with a GPU "
+     "in its memory: int64 (default) or int32",
+     0},
     {0, 0, 0, 0, "Who takes part:", 2},
     {"ranks", 'n', "N", 0,
      "Ranks, 1 to 64 (default: one for each core, at least 2; or one for each GPU). nccl-tests' -n "
@@ -273,6 +278,11 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
     case OPTION_COPY_ENGINE:
         config->copy_engine = config->symmetric = true;
         return 0;
+    case OPTION_DEVICE_COUNTS:
+        config->count_bits = !text || strcmp(text, "int64") == 0 ? 64 : 32;
+        if (text && strcmp(text, "int64") != 0 && strcmp(text, "int32") != 0)
+            argp_error(state, "--device-counts: '%s' is no type: give int64 or int32", text);
+        return 0;
     case OPTION_BESIDE:
         if (strcmp(text, "gemm") != 0)
             argp_error(state, "--beside: '%s' is unknown: give gemm", text);
@@ -430,6 +440,10 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     if (config->copy_engine && !bench_pushes(config))
         argp_error(state, "--copy-engine: give --collective all_gather, all_to_all, broadcast, "
                           "gather or scatter");
+    const struct collective *collective = bench_collective(config);
+    if (config->count_bits && (!collective->varies || collective->rooted))
+        argp_error(state, "--device-counts: give --collective all_gather_v, reduce_scatter_v or "
+                          "all_to_all_v");
     if (cuda && config->iterations > BENCH_REPLAYS)
         argp_error(state, "--iters: '%d': with --device cuda give 1 to %d rounds",
                    config->iterations, BENCH_REPLAYS);
@@ -457,6 +471,7 @@ static const struct {
     {'o', "-o", NO_OP | VS},
     {OPTION_COLD, "--cold", NO_DATA | VS},
     {OPTION_SYMMETRIC, "--symmetric", NO_DATA | VS},
+    {OPTION_DEVICE_COUNTS, "--device-counts", VS},
     {'c', "-c", NO_DATA | VS},
     {OPTION_VS, "--vs", NO_DATA},
     {OPTION_ALGO, "--algo", NO_CHOICE | VS}, /* a barrier of GPU ranks takes it */

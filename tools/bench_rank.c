@@ -45,6 +45,32 @@ static void send_error(const struct bench_rank *self, int row, enum tutti_status
 
 /* ---- for the engines ------------------------------------------------------------------------- */
 
+bool measure_counts(struct measure *measure)
+{
+    const struct bench_config *config = measure->config;
+    const size_t count = measure->row->count;
+    const int bits = config->count_bits;
+    const uint32_t pushes = !bench_pushes(config) ? 0
+                            : config->copy_engine ? TUTTI_CALL_COPY_ENGINE
+                                                  : TUTTI_CALL_SYMMETRIC;
+    measure->options =
+        (struct tutti_call_options){.struct_size = sizeof measure->options,
+                                    .flags = pushes | (bits ? TUTTI_CALL_DEVICE_COUNTS : 0) |
+                                             (bits == 32 ? TUTTI_CALL_INT32_COUNTS : 0),
+                                    .max_count = !bits   ? 0
+                                                 : count ? count
+                                                         : 1};
+    if (bits == 32 && count > INT32_MAX)
+        return measure_fail(measure, TUTTI_ERR_INVALID,
+                            "--device-counts=int32: a block of %zu elements is too long", count);
+    for (int rank = 0; rank < config->ranks; rank++)
+        if (bits == 32)
+            measure->counts.narrow[rank] = (int32_t)count;
+        else
+            measure->counts.wide[rank] = count;
+    return true;
+}
+
 bool measure_comm(struct measure *measure, const char *name, tutti_comm_t **comm)
 {
     const struct bench_config *config = measure->config;

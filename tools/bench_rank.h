@@ -47,8 +47,14 @@ struct measure {
     /* The current row and place. */
     const struct bench_row *row;
     enum bench_place place;
-    struct operands operands; /* the engine sets the buffers */
-    enum tutti_status status; /* the first failure */
+    /* Of the row's blocks, in entries of size_t, or with --device-counts of its type. */
+    union {
+        size_t wide[TUTTI_MAX_RANKS];
+        int32_t narrow[TUTTI_MAX_RANKS];
+    } counts;
+    struct tutti_call_options options; /* of the row's operations */
+    struct operands operands;          /* the engine sets the buffers */
+    enum tutti_status status;          /* the first failure */
     char message[sizeof((struct bench_record *)0)->message];
 };
 
@@ -66,6 +72,8 @@ static inline tutti_op_t measure_op(const struct measure *measure)
 {
     return measure->row->op == TUTTI_PREMUL_SUM ? measure->premul : measure->row->op;
 }
+/* Sets the counts and the options of the row's operations. */
+bool measure_counts(struct measure *measure);
 /* Rank 0 announces a number to all. They meet before they read it. */
 bool measure_agree(struct measure *measure, int *value);
 

@@ -94,6 +94,9 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
                             config->check && collective->data
                                 ? json_integer((json_int_t)timing->wrong)
                                 : json_null());
+    if (object && config->count_bits)
+        json_object_set_new(object, "device_counts",
+                            json_string(config->count_bits == 32 ? "int32" : "int64"));
     if (object && bench_is_gpu(config))
         add_gpu(object, config, timing);
     return json_array_append_new(report->rows, object) == 0;

@@ -119,6 +119,8 @@ static void print_parameters(const struct bench_config *config)
     else
         printf("auto");
     printf("\n# validation: %d", config->check);
+    if (config->count_bits)
+        printf(" counts: int%d, read by the operation", config->count_bits);
     if (!bench_is_gpu(config)) {
         printf(" caches: %s buffers: %s\n", config->cold ? "cold" : "hot",
                config->symmetric ? "symmetric" : "ordinary");

@@ -36,16 +36,18 @@ static inline enum tutti_status collective_send_recv(const void *send, void *rec
 }
 
 /* In a v-form counts[r] is the length of rank r's block; an all_to_all_v sends this to rank r. In
- * other calls counts[0] is the length of every block. In a group of calls `counts` must stay until
- * its end, and an all_to_all_v may not be one of them. `op` is
- * ignored unless the collective reduces, `root` unless it has a root. `options` may be NULL. */
+ * other calls counts[0] is the length of every block. With TUTTI_CALL_DEVICE_COUNTS `counts` is
+ * what the operation reads, and the blocks of an all_to_all_v have one length. In a group of calls
+ * `counts` must stay until its end, and an all_to_all_v may not be one of them. `op` is ignored
+ * unless the collective reduces, `root` unless it has a root. `options` may be NULL. */
 static inline enum tutti_status
 collective_call_on(tutti_stream_t stream, enum tutti_collective which, const void *send, void *recv,
                    const size_t *counts, enum tutti_dtype dtype, tutti_op_t op, int root,
                    tutti_comm_t *comm, const struct tutti_call_options *options)
 {
-    const size_t count = counts[0],
-                 own = counts[collectives[which].varies ? tutti_comm_rank(comm) : 0];
+    const bool reads = options && options->flags & TUTTI_CALL_DEVICE_COUNTS;
+    const size_t count = reads ? 0 : counts[0],
+                 own = reads ? 0 : counts[collectives[which].varies ? tutti_comm_rank(comm) : 0];
     size_t received[TUTTI_MAX_RANKS];
     switch (which) {
     case TUTTI_COLLECTIVE_ALL_REDUCE:
@@ -75,8 +77,8 @@ collective_call_on(tutti_stream_t stream, enum tutti_collective which, const voi
     case TUTTI_COLLECTIVE_ALL_TO_ALL_V:
         for (int r = 0; r < tutti_comm_world_size(comm); r++)
             received[r] = own;
-        return tutti_all_to_all_v_with(send, counts, NULL, recv, received, NULL, dtype, comm,
-                                       stream, options);
+        return tutti_all_to_all_v_with(send, counts, NULL, recv, reads ? counts : received, NULL,
+                                       dtype, comm, stream, options);
     case TUTTI_COLLECTIVE_GATHER_V:
         return tutti_gather_v_with(send, own, recv, counts, NULL, dtype, root, comm, stream,
                                    options);

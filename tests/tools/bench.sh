@@ -160,6 +160,14 @@ for collective in all_gather_v reduce_scatter_v all_to_all_v gather_v scatter_v 
     status 0 "$tutti" bench -n 2 --collective "$collective" --counts 0,1,17,5000 -d all --threads "${quick[@]}"
     if [[ $collective == all_to_all_v || $collective == send_recv ]]; then apart; else rows 64; fi
 done
+# Counts that the operation reads.
+for flag in all_gather_v:--device-counts reduce_scatter_v:--device-counts=int32 all_to_all_v:--device-counts=int32; do
+    status 0 "$tutti" bench -n 3 --collective "${flag%:*}" "${flag#*:}" --counts 0,1,917 -d all "${quick[@]}" --json "$work/v.json"
+    if [[ $flag == all_to_all_v* ]]; then apart; else rows 48; fi
+    type=${flag#*=}
+    out " counts: ${type/*counts/int64}, read by the operation caches: hot buffers: ordinary$"
+    grep -q "\"device_counts\": \"${type/*counts/int64}\"" "$work/v.json" || complain "device_counts of $flag"
+done
 status 0 "$tutti" bench -n 1 --collective send_recv -b 8 -e 8 "${quick[@]}" --long
 out '^# tutti .* send_recv, '
 out '^ +8 +2 +float32 +- +out '

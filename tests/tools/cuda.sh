@@ -82,6 +82,11 @@ rows = json.load(open(sys.argv[1]))["rows"]
 assert len(rows) == 2 * int(sys.argv[2]) and all(row["copy_engine"] and row["symmetric"] and row["wrong"] == 0 for row in rows), rows' \
         "$work/engine" $places || complain "copy_engine"
 done
+for flag in all_gather_v:--device-counts reduce_scatter_v:--device-counts=int32 all_to_all_v:--device-counts=int32; do
+    status 0 "$tutti" bench --device cuda --iters 2 -w 1 -n 3 --counts 0,1,917 -d bfloat16,uint8 --graph=5 --collective "${flag%:*}" "${flag#*:}"
+    rows 6 13
+    out ' counts: int(32|64), read by the operation device: cuda graph: 5'
+done
 status 0 env TUTTI_CUBLAS_LIBRARY="$cublas" "$tutti" bench "${quick[@]}" -n 2 --graph=3 --beside gemm --copy-engine --collective all_gather
 rows 6 10
 status 0 "$tutti" bench "${quick[@]}" -b 24 -n 3 --graph=5 --symmetric --collective all_to_all
@@ -144,6 +149,9 @@ refused '--max-blocks needs --device cuda' --max-blocks 2
 refused "--max-blocks: '0'.*from 1" --device cuda --max-blocks 0
 refused '--copy-engine needs --device cuda' --copy-engine --collective all_gather
 refused '--copy-engine: give --collective all_gather' --device cuda --copy-engine
+refused '--device-counts: give --collective all_gather_v' --device cuda --device-counts
+refused '--device-counts: give --collective all_gather_v' --device-counts --collective gather_v
+refused "--device-counts: 'int16' is no type: give int64 or int32" --device-counts=int16 --collective all_to_all_v
 refused "--beside: 'conv' is unknown: give gemm" --device cuda --graph --beside conv
 refused '--beside needs --device cuda' --beside gemm
 refused '--beside needs --graph' --device cuda --beside gemm
