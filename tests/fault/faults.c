@@ -68,6 +68,8 @@ static const struct faults_point cpu_points[] = {
     {"pair.reduced", CALL_SCATTER_V, 1, PART_MISSING},
     {"pair.entered", CALL_TO_ALL_V, 1, PART_MISSING},
     {"pair.received", CALL_TO_ALL_V, 1, PART_MISSING},
+    {"pair.received", CALL_COUNTED_TO_ALL, 1, PART_MISSING},
+    {"pair.reduced", CALL_COUNTED_REDUCE, 1, PART_MISSING},
     {"pair.entered", CALL_SET, 1, PART_MISSING},
     {"pair.sent", CALL_SET, 1, PART_MISSING},
     {"pair.received", CALL_SET, 1, PART_UNSURE}, /* the barrier may have been entered */
@@ -104,6 +106,9 @@ static const struct faults_point cuda_points[] = {
     {"call.before", CALL_TO_ALL_V, 1, PART_MISSING},
     {"call.enqueued", CALL_TO_ALL_V, 1, PART_UNSURE},
     {"call.before", CALL_SCATTER_V, 1, PART_MISSING},
+    {"call.before", CALL_COUNTED_TO_ALL, 1, PART_MISSING},
+    {"call.enqueued", CALL_COUNTED_TO_ALL, 1, PART_UNSURE},
+    {"call.before", CALL_COUNTED_REDUCE, 1, PART_MISSING},
 };
 
 enum {
@@ -280,9 +285,10 @@ static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective w
 {
     const enum faults_call call = self->scenario->point->call;
     const bool copies = call != CALL_OFFER && call != CALL_TAKE;
-    const struct tutti_call_options options = {.struct_size = sizeof options,
-                                               .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
-                                               .timeout_ms = timeout_ms};
+    const bool is_counted = call == CALL_COUNTED_TO_ALL || call == CALL_COUNTED_REDUCE;
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
+                                         .timeout_ms = timeout_ms};
     const bool to_all =
         which == TUTTI_COLLECTIVE_BROADCAST || which == TUTTI_COLLECTIVE_ALL_GATHER_V;
     const bool varies = collectives[which].varies;
@@ -292,9 +298,14 @@ static enum tutti_status pairs(struct faults_rank *self, enum tutti_collective w
                                   (size_t)(varies ? V_PIECES : ROOTED_PIECES);
     size_t counts[TUTTI_MAX_RANKS];
     for (size_t r = 0; r < TUTTI_MAX_RANKS; r++)
-        counts[r] = most - (varies ? r : 0) - (self->wrong == WRONG_COUNT);
+        counts[r] =
+            most - (varies && call != CALL_COUNTED_TO_ALL ? r : 0) - (self->wrong == WRONG_COUNT);
     if (self->wrong == WRONG_ORDER)
         return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
+    if (is_counted && !device_is_shared()) { /* kernels alone read counts on a GPU */
+        options.flags |= TUTTI_CALL_DEVICE_COUNTS;
+        options.max_count = most;
+    }
     if (self->wrong == WRONG_OP)
         which = varies ? TUTTI_COLLECTIVE_REDUCE_SCATTER_V : TUTTI_COLLECTIVE_REDUCE;
     /* Five ranks gather more than a half, and two ranks scatter more than a quarter. */
@@ -338,6 +349,14 @@ static enum tutti_status two_shot(struct faults_rank *self, int64_t timeout_ms)
     return all_reduce(self, TUTTI_ALGO_TWO_SHOT, bytes, TUTTI_CALL_NO_ZERO_COPY, timeout_ms);
 }
 
+static enum tutti_status mesh(struct faults_rank *self, int64_t timeout_ms)
+{
+    if (device_is_cuda())
+        return all_reduce_cuda(self, TUTTI_ALGO_HYBRID_CUBE_MESH, CUDA_MEMORY_BYTES / 4,
+                               timeout_ms);
+    return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
+}
+
 static const enum tutti_collective collective_of[] = {
     [CALL_GATHER] = TUTTI_COLLECTIVE_ALL_GATHER,
     [CALL_SCATTER] = TUTTI_COLLECTIVE_REDUCE_SCATTER,
@@ -353,6 +372,8 @@ static const enum tutti_collective collective_of[] = {
     [CALL_GATHER_V] = TUTTI_COLLECTIVE_ALL_GATHER_V,
     [CALL_SCATTER_V] = TUTTI_COLLECTIVE_REDUCE_SCATTER_V,
     [CALL_TO_ALL_V] = TUTTI_COLLECTIVE_ALL_TO_ALL_V,
+    [CALL_COUNTED_TO_ALL] = TUTTI_COLLECTIVE_ALL_TO_ALL_V,
+    [CALL_COUNTED_REDUCE] = TUTTI_COLLECTIVE_REDUCE_SCATTER_V,
 };
 
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
@@ -381,10 +402,7 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     case CALL_RING:
         return all_reduce_cuda(self, TUTTI_ALGO_RING, CUDA_MEMORY_BYTES / 4, timeout_ms);
     case CALL_MESH:
-        if (device_is_cuda())
-            return all_reduce_cuda(self, TUTTI_ALGO_HYBRID_CUBE_MESH, CUDA_MEMORY_BYTES / 4,
-                                   timeout_ms);
-        return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
+        return mesh(self, timeout_ms);
     case CALL_GATHER:
     case CALL_SCATTER:
     case CALL_TO_ALL:
@@ -398,6 +416,8 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     case CALL_GATHER_V:
     case CALL_SCATTER_V:
     case CALL_TO_ALL_V:
+    case CALL_COUNTED_TO_ALL:
+    case CALL_COUNTED_REDUCE:
     case CALL_OFFER:
     case CALL_TAKE:
         return pairs(self, collective_of[self->scenario->point->call], timeout_ms);

@@ -23,7 +23,7 @@ enum faults_call {
     CALL_DIRECT, /* zero-copy: thread ranks, or processes on symmetric memory */
     CALL_RING,
     CALL_MESH,   /* of 8 ranks only */
-    CALL_GATHER, /* on CPU only, as the next fourteen are */
+    CALL_GATHER, /* on CPU only, as the next eleven are */
     CALL_SCATTER,
     CALL_TO_ALL,
     CALL_BROADCAST, /* the victim is the root, as in the next seven */
@@ -37,6 +37,8 @@ enum faults_call {
     CALL_GATHER_V,
     CALL_SCATTER_V,
     CALL_TO_ALL_V,
+    CALL_COUNTED_TO_ALL, /* counts are read when it runs, on a GPU there: as in the next one */
+    CALL_COUNTED_REDUCE,
     CALL_SET, /* a group: messages in a ring, an all-reduce, a barrier */
     CALL_BARRIER,
     CALL_SUBSET,    /* of the victim and the next rank */

@@ -18,6 +18,7 @@ enum stage {
     ONE_SHOT,
     TWO_SHOT,
     PAIR,
+    COUNTED, /* v-forms that read their counts when they run */
     MESH,
     RING,
     BARRIER,

@@ -27,6 +27,7 @@ static bool is_of_stage(enum faults_call call, enum stage stage)
         [PAIR] = 1 << CALL_BROADCAST | 1 << CALL_COLLECT | 1 << CALL_DEAL | 1 << CALL_REDUCE |
                  1 << CALL_OFFER | 1 << CALL_TAKE | 1 << CALL_COLLECT_V | 1 << CALL_DEAL_V |
                  1 << CALL_GATHER_V | 1 << CALL_SCATTER_V | 1 << CALL_TO_ALL_V,
+        [COUNTED] = 1 << CALL_COUNTED_TO_ALL | 1 << CALL_COUNTED_REDUCE,
         [MESH] = 1 << CALL_MESH,
         [RING] = 1 << CALL_RING,
         [BARRIER] = 1 << CALL_BARRIER,
@@ -96,6 +97,7 @@ int matrix_points(const struct cell *cell, struct faults_point *points, int most
     case ONE_SHOT:
     case TWO_SHOT:
     case PAIR:
+    case COUNTED:
     case MESH:
     case RING:
     case BARRIER:
