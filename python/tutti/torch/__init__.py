@@ -16,7 +16,7 @@ from typing import Any
 
 from _tutti_torch import register
 
-__all__ = ["empty", "register"]
+__all__ = ["communicator", "empty", "register"]
 
 
 def _create(options: Any, config: Any) -> Any:
@@ -37,6 +37,42 @@ def _create(options: Any, config: Any) -> Any:
     return Backend(group)
 
 
+def _backend(caller: str, group: Any, device: Any) -> Any:
+    import torch.distributed as dist
+
+    found: Any = group or dist.group.WORLD
+    backend = found._get_backend(device)
+    if not hasattr(backend, "symmetric"):
+        raise ValueError(f"tutti.torch.{caller}: {found!r} is no process group of the backend tutti")
+    return backend
+
+
+def communicator(device: Any = "cuda", group: Any = None) -> Any:
+    """The tutti.Communicator of a group for tensors of a device, for calls that torch.distributed does not have: counts on
+    the device, groups of calls, copy engines.
+
+    Its collectives are in the order of the group's: all ranks call both kinds in the same order. On CUDA the group's first
+    call is collective. Operations of other groups on that device are ordered with the calls that follow on the current
+    stream, so ask anew where other groups were used meanwhile, and pass stream=torch.cuda.current_stream(). The tensors live
+    until the stream has passed the operation. On CPU no asynchronous operation of the group may be under way. The group
+    closes the communicator. group: a process group of this backend; None: the default one.
+
+    A graph whose replays send as many elements as the tensors of counts then say:
+
+        comm, graph = tutti.torch.communicator(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            route(tokens, send, send_counts)  # the program's: counts of elements for each rank, int32 or int64
+            dist.all_to_all_single(recv_counts, send_counts)
+            comm.all_to_all_v(send, recv, send_counts, recv_counts, max_count=most, stream=torch.cuda.current_stream())
+    """
+    import torch
+
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return _backend("communicator", group, device).communicator(device)
+
+
 def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
     """A CPU tensor in symmetric memory, zeroed: the group's collectives read and write it without copies.
 
@@ -44,12 +80,8 @@ def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
     the tensor and its views are gone. group: a process group of this backend; None: the default one.
     """
     import torch
-    import torch.distributed as dist
 
-    found: Any = group or dist.group.WORLD
-    backend = found._get_backend(torch.device("cpu"))
-    if not hasattr(backend, "symmetric"):
-        raise ValueError(f"tutti.torch.empty: {found!r} is no process group of the backend tutti")
+    backend = _backend("empty", group, torch.device("cpu"))
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     return backend.symmetric(shape, dtype or torch.get_default_dtype())
 

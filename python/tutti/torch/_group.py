@@ -650,6 +650,17 @@ class ProcessGroup(dist.ProcessGroup):
         works, self._coalesced = self._coalesced, None
         return Together(works) if works else FINISHED
 
+    # ---- what torch.distributed does not have
+
+    def communicator(self, device: torch.device) -> tutti.Communicator:
+        """That of tutti.torch.communicator()."""
+        self._check_open("communicator")
+        if device.type == "cpu":
+            return self._comm
+        comm, streams = _cuda._communicator(self, device)
+        streams.current()  # the next operation comes to that stream
+        return comm
+
     # ---- symmetric memory
 
     def symmetric(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -187,6 +187,32 @@ def captured(r):
     dist.barrier(device_ids=[r.device.index])
 
 
+@case(gpus=2, needs_cuda=True)
+def device_counts(r):
+    """An all-to-all of counts and one of the blocks that these say, in a graph that is replayed with other counts."""
+    import tutti.torch
+
+    r.start()
+    most, width = 128, 7168
+    for dtype in torch.int32, torch.int64:
+        sent, got = (torch.zeros(r.size, dtype=dtype, device=r.device) for _ in range(2))
+        send = torch.full((r.size * most * width,), 1. + r.rank, dtype=torch.bfloat16, device=r.device)
+        recv = torch.zeros_like(send)
+        dist.all_to_all_single(got, sent)
+        comm, graph = tutti.torch.communicator(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            dist.all_to_all_single(got, sent)
+            comm.all_to_all_v(send, recv, sent, got, max_count=most * width, stream=torch.cuda.current_stream())
+        for i in range(20):
+            counts = [[(37 * i + 11 * a + 5 * b) % (most + 1) * width for b in range(r.size)] for a in range(r.size)]
+            sent.copy_(torch.tensor(counts[r.rank], dtype=dtype))
+            recv.zero_()
+            graph.replay()
+            blocks = [torch.full((counts[peer][r.rank],), 1. + peer) for peer in range(r.size)]
+            expected = torch.cat([*blocks, torch.zeros(len(recv) - sum(map(len, blocks)))])
+            assert torch.equal(recv.float().cpu(), expected), (dtype, i)
+
+
 @case(needs_cuda=True)
 def captured_declined(r):
     """Processes that share a GPU cannot capture: a host thread runs their operations."""

@@ -155,6 +155,23 @@ class Test(MultiProcessTestCase):
         dist.all_to_all_single(output := torch.empty(ranks), torch.full((ranks,), float(self.rank)))
         self.assertEqual(output.tolist(), list(range(ranks)))
 
+    def test_communicator(self):
+        """Calls that torch.distributed does not have: sizes in a tensor."""
+        import tutti.torch
+
+        comm = tutti.torch.communicator("cpu")
+        sizes, got = torch.arange(ranks, dtype=torch.int32), torch.empty(ranks, dtype=torch.int32)
+        output = torch.zeros(ranks * ranks)
+        dist.all_to_all_single(got, sizes)
+        comm.all_to_all_v(torch.full((ranks * ranks,), 1. + self.rank), output, sizes, got, max_count=ranks)
+        expected = torch.arange(1., ranks + 1).repeat_interleave(self.rank)
+        self.assertEqual(output[:len(expected)].tolist(), expected.tolist())
+        with self.assertRaises(tutti.InvalidError):
+            comm.all_to_all_v(output, got.float(), sizes, got.long(), max_count=ranks)
+        group = dist.new_group(backend="gloo")
+        with self.assertRaisesRegex(ValueError, "no process group of the backend tutti"):
+            tutti.torch.communicator("cpu", group)
+
     def test_all_to_all_refused(self):
         """The other ranks learn at once why one rank refuses its call, not after their time-out."""
         for wrong, reason in ([2] * ranks, "but the sizes"), ([1] * (ranks - 1) + [2], "to itself"):

@@ -26,6 +26,7 @@ try:
     from torch._C import _distributed_c10d as c10d
 
     import tutti
+    import tutti.torch
     from tutti.torch import _cuda
 except ImportError as error:
     print("skipped:", error)
@@ -459,6 +460,35 @@ def functional(rank):
     group._collective = collective
 
 
+def device_counts(rank):
+    """A graph of an all-to-all of counts and one of the blocks that these say, replayed with other counts."""
+    device, plain = torch.device("cuda", rank), [put(of(8, rank)), put(torch.zeros(8))]
+    plain += [put(torch.zeros(SIZE, dtype=torch.int32)) for _ in range(2)]
+    sent, received = plain[2:]
+    given, found, *counts = [tensor.as_subclass(torch.Tensor) for tensor in plain]
+    graph, replay = ctypes.c_void_p(), ctypes.c_void_p()
+    comm = tutti.torch.communicator(device)
+    with on(Stream()):
+        call("cuStreamBeginCapture_v2", current.handle, 2)
+        dist.all_to_all_single(received, sent)
+        comm.all_to_all_v(given, found, *counts, max_count=4, stream=current.cuda_stream)
+        call("cuStreamEndCapture", current.handle, ctypes.byref(graph))
+        call("cuGraphInstantiateWithFlags", ctypes.byref(replay), graph, ctypes.c_uint64(0))
+        for lengths in [[1, 3], [2, 0]], [[4, 4], [0, 2]], [[0, 0], [1, 1]]:
+            counts[0].copy_(torch.tensor(lengths[rank], dtype=torch.int32))
+            call("cuGraphLaunch", replay, current.handle)
+            blocks = [of(8, r)[sum(lengths[r][:rank]):][:lengths[r][rank]] for r in range(SIZE)]
+            same(plain[1][:sum(map(len, blocks))], torch.cat(blocks))
+    # Behind the operations of other groups.
+    tensor, other = put(of(5, rank)), dist.new_group()
+    dist.all_reduce(tensor, group=other)
+    with on(Stream()):
+        cuda.standin_forget()
+        assert tutti.torch.communicator(device, dist.group.WORLD) is comm
+        assert cuda.standin_calls(b"cuStreamWaitEvent") == 1
+    current.synchronize()
+
+
 def events(rank):
     """An asynchronous operation makes no event, no stream and no thread, also if nobody waits for it."""
     tensor = put(of(5, rank))
@@ -496,6 +526,7 @@ def main(rank, folder, library):
     functional(rank)
     coalesced(rank)
     events(rank)
+    device_counts(rank)
     overlap(rank, dist.distributed_c10d._get_default_store())
     groups(rank)
     dist.destroy_process_group()
