@@ -16,7 +16,7 @@ from typing import Any
 
 from _tutti_torch import register
 
-__all__ = ["communicator", "empty", "register"]
+__all__ = ["AllGather", "communicator", "empty", "register"]
 
 
 def _create(options: Any, config: Any) -> Any:
@@ -86,4 +86,5 @@ def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
     return backend.symmetric(shape, dtype or torch.get_default_dtype())
 
 
-from tutti.torch import _operators as _operators  # noqa: E402  (it needs the package)
+from tutti.torch import _operators as _operators  # noqa: E402  (they need the package)
+from tutti.torch._fsdp import AllGather  # noqa: E402

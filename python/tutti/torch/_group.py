@@ -665,15 +665,18 @@ class ProcessGroup(dist.ProcessGroup):
 
     def symmetric(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """The tensor of tutti.torch.empty()."""
-        self._check_open("empty")
+        bytes_ = max(1, dtype.itemsize * torch.Size(shape).numel())
+        tensor = torch.from_numpy(self.symmetric_memory(bytes_, "cpu").array)
+        return tensor[:bytes_ if torch.Size(shape).numel() else 0].view(dtype).view(shape)
+
+    def symmetric_memory(self, bytes_: int, device: str) -> tutti.SymmetricMemory:
+        """Memory of all ranks, zeroed. Collective."""
+        self._check_open("symmetric memory")
         if self._symmetric is None:
             store = tutti.Store.wrap(dist.PrefixStore("symmetric", self._torch_store))
             name = "torch/" + hashlib.sha1(self._name.encode()).hexdigest()
             self._symmetric = tutti.SymmetricGroup(name, self._rank, self._size, store)
-        bytes_ = max(1, dtype.itemsize * torch.Size(shape).numel())
-        memory = self._symmetric.alloc(bytes_, "uint8").rendezvous(self._timeout.total_seconds())
-        tensor = torch.from_numpy(memory.array)
-        return tensor[:bytes_ if torch.Size(shape).numel() else 0].view(dtype).view(shape)
+        return self._symmetric.alloc(bytes_, "uint8", device).rendezvous(self._timeout.total_seconds())
 
     # ---- the end
 

@@ -704,6 +704,26 @@ class Test(MultiProcessTestCase):
         for one, other in zip(model.parameters(), whole.parameters()):
             self.assertEqual(one.full_tensor(), other, atol=1e-5, rtol=0)
 
+    def test_fully_sharded_symmetric(self):
+        """The all-gathers go into symmetric memory, which is used again."""
+        from torch.distributed.fsdp import fully_shard
+
+        import tutti.torch
+
+        plain, model, gather, sizes = self._model(), self._model(), tutti.torch.AllGather(), []
+        allocate = dist.group.WORLD.symmetric_memory
+        dist.group.WORLD.symmetric_memory = lambda *of: sizes.append(of[0]) or allocate(*of)
+        for one in plain, model:
+            for module in one[0], one[2], one:
+                fully_shard(module)
+                if one is model:
+                    module.set_custom_all_gather(gather)
+            self._train(one, [batch[2 * self.rank:2 * self.rank + 2] for batch in self._batches()])
+        for one, other in zip(model.parameters(), plain.parameters()):
+            self.assertEqual(one.full_tensor(), other.full_tensor(), atol=0, rtol=0)
+        self.assertGreater(len(sizes), 0)
+        self.assertLessEqual(len(sizes), 4)  # of two layers, for 3 batches, forward and backward
+
     def test_profiler(self):
         """Events are there when wait() returns. They are asynchronous, as Gloo's, and have the shapes of the tensors."""
         tensor, peer = torch.ones(2, 3), self.rank ^ 1
