@@ -67,6 +67,14 @@ static void results_make(struct pool *pool, const int *leaf_order, enum tutti_dt
                              dtype, (tutti_op_t)(uintptr_t)op, POOL_SCALAR);
 }
 
+void pool_scalar(enum tutti_dtype dtype, void *to)
+{
+    const enum tutti_dtype component = reference_component(dtype);
+    const uint64_t bits = reference_is_float(component) ? reference_bits(component, POOL_SCALAR)
+                                                        : (uint64_t)(int64_t)POOL_SCALAR;
+    memcpy(to, &bits, tutti_dtype_size(component));
+}
+
 struct pool *pool_create(int size, const int *leaf_order, uint64_t seed)
 {
     struct pool *pool = calloc(1, sizeof *pool);

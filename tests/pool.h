@@ -14,8 +14,8 @@
 
 enum { POOL_PERIOD = 1021 }; /* a prime: no line, chunk or slot is a multiple of it */
 
-/* The scalar of all premultiplied sums. */
-#define POOL_SCALAR 0.37128906254
+/* The scalar of all premultiplied sums: a whole number, for integers have it, too. */
+#define POOL_SCALAR (-3)
 
 struct pool;
 
@@ -23,6 +23,9 @@ struct pool;
 struct pool *pool_create(int size, const int *leaf_order, uint64_t seed);
 void pool_destroy(struct pool *pool);
 
+/* Writes POOL_SCALAR as an element of the dtype, of a complex one as an element of its component.
+ */
+void pool_scalar(enum tutti_dtype dtype, void *to);
 /* Writes the rank's operand. */
 void pool_input(const struct pool *pool, int rank, enum tutti_dtype dtype, size_t offset,
                 size_t count, void *operand);

@@ -119,7 +119,8 @@ bool bench_write_files(const struct bench_config *config, json_t *result);
 
 enum bench_place { BENCH_OUT_OF_PLACE, BENCH_IN_PLACE, BENCH_PLACES };
 
-/* The scalar of premul_sum. With `exact` the products are exact, as sums along a ring need. */
+/* The scalar of premul_sum, which integers have, too. With `exact` the products are exact, as sums
+ * along a ring need. */
 double bench_premul_scalar(bool exact);
 /* The inputs of a row and its expected results. */
 struct reference bench_reference(const struct bench_config *config, int index,

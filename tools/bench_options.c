@@ -547,7 +547,7 @@ static void check_together(struct argp_state *state)
         refuse_options(state, VS, "--vs: float32 in place is measured, with sum, by processes");
     if (!any_defined(config))
         argp_error(state, "none of the operations of -o exists for any data type of -d: averages "
-                          "need numbers, band, bor and bxor integers, premul_sum floats");
+                          "need numbers, band, bor and bxor integers, premul_sum no bool");
     if (!config->max_given)
         config->max_bytes = config->min_bytes > (64u << 20) ? config->min_bytes : 64u << 20;
     if (config->min_bytes > config->max_bytes)

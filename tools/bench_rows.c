@@ -136,7 +136,7 @@ const char *bench_op_name(const struct bench_config *config, const struct bench_
 
 double bench_premul_scalar(bool exact)
 {
-    return exact ? 0.5 : 1.0 / 3;
+    return exact ? 2 : 3;
 }
 
 struct reference bench_reference(const struct bench_config *config, int index,

@@ -130,7 +130,7 @@ bool reference_has(enum tutti_dtype dtype, tutti_op_t op)
     const bool bitwise = op == TUTTI_BAND || op == TUTTI_BOR || op == TUTTI_BXOR;
     if (reference_is_float(dtype))
         return !bitwise;
-    return op != TUTTI_PREMUL_SUM && !(dtype == TUTTI_BOOL && op == TUTTI_AVG);
+    return dtype != TUTTI_BOOL || (op != TUTTI_AVG && op != TUTTI_PREMUL_SUM);
 }
 
 bool reference_has_order(enum tutti_dtype dtype, tutti_op_t op)
@@ -172,7 +172,9 @@ static struct number number_load(const struct problem *p, int input)
         number.bits = number.bits != 0;
     else
         number.bits = wrapped(p->dtype, number.bits);
-    if (p->op == TUTTI_PREMUL_SUM)
+    if (p->op == TUTTI_PREMUL_SUM && !reference_is_float(p->dtype))
+        number.bits = wrapped(p->dtype, (uint64_t)(int64_t)p->scalar * number.bits);
+    else if (p->op == TUTTI_PREMUL_SUM)
         number.real = rounded(p->dtype, rounded(p->dtype, p->scalar) * number.real);
     return number;
 }
@@ -237,6 +239,7 @@ static uint64_t integer_combine(const struct problem *p, uint64_t a, uint64_t b)
     switch ((enum op)(uintptr_t)p->op) {
     case OP_SUM:
     case OP_AVG:
+    case OP_PREMUL_SUM:
         return truth ? a | b : wrapped(p->dtype, a + b);
     case OP_PROD:
         return truth ? a & b : wrapped(p->dtype, a * b);
@@ -250,8 +253,6 @@ static uint64_t integer_combine(const struct problem *p, uint64_t a, uint64_t b)
         return a | b;
     case OP_BXOR:
         return a ^ b;
-    case OP_PREMUL_SUM:
-        break;
     }
     return 0;
 }

@@ -130,8 +130,8 @@ TUTTI_API const char *tutti_dtype_name(enum tutti_dtype dtype);
     X(PREMUL_SUM, 9, "premul_sum")
 
 /*
- * *Operations.* A reduction is one of the constants below, or created by
- * tutti_op_create_premul_sum(). Opaque.
+ * *Operations.* A reduction is one of the constants below, or a premultiplied sum, which one of
+ * the tutti_op_create_*() makes. Opaque.
  *
  * - TUTTI_SUM, TUTTI_PROD, TUTTI_MIN, TUTTI_MAX: on all dtypes; of these, complex numbers have the
  *   sum only. On bool, sum and max are "or", product and min are "and"
@@ -168,22 +168,6 @@ typedef const struct tutti_op *tutti_op_t;
  * 448, float8_e5m2 at 57344. So an infinite float8_e5m2 is accumulated as infinity, and an infinite
  * result is stored as 57344. Integers wrap.
  */
-
-/*
- * Creates an operation for float and complex dtypes: multiply each input by one scalar in the
- * accumulation type, then sum. Several communicators and threads may use it at once.
- *
- * - [in] scalar: rounded to the accumulation type. Equal on all ranks, else the collective returns
- *   MISMATCH (a hash of 31 bits is compared)
- * - [out] op: destroy it with tutti_op_destroy() after the last call that uses it
- *
- * Returns INVALID, NO_MEMORY (a process has at most 4096 at once).
- */
-TUTTI_API enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op);
-/* Destroys a created operation. Ignores any other value. */
-TUTTI_API void tutti_op_destroy(tutti_op_t op);
-/* Static: "sum"; "unknown" for a value that is no operation. */
-TUTTI_API const char *tutti_op_name(tutti_op_t op);
 
 /* X(name, value, text) */
 #define TUTTI_COLLECTIVE_MAP(X)                                                                    \
@@ -787,6 +771,7 @@ TUTTI_API enum tutti_status tutti_info_links(const char *const *bus_ids, int cou
 
 #include "tutti/collectives.h"
 #include "tutti/communicators.h"
+#include "tutti/operations.h"
 #include "tutti/symmetric.h"
 #include "tutti/works.h"
 

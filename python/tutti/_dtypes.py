@@ -104,7 +104,10 @@ def op_handle(op: str | Op) -> Any:
 
 
 def premul_sum(scalar: float) -> Op:
-    """The operation that multiplies each input by `scalar`, equal on all ranks, and sums. For float and complex dtypes."""
+    """The operation that multiplies each input by `scalar`, equal on all ranks, and sums.
+
+    For all dtypes except bool; integers take a whole number.
+    """
     handle = ffi.new("tutti_op_t *")
     check(lib.tutti_op_create_premul_sum(scalar, handle))
     return Op(handle[0], f"premul_sum({scalar!r})", scalar)

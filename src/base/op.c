@@ -8,34 +8,143 @@
 #include "base/op.h"
 
 #include "base/error.h"
+#include "base/numeric.h"
 #include "base/order.h"
+
+#include <string.h>
 
 static struct tutti_op ops[OPS_MOST];
 enum { FREE, FILLING, LIVE };
 static uint32_t states[OPS_MOST];
 static uint32_t created; /* where the next search begins */
 
-enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
+/* ---- creation -------------------------------------------------------------------------------- */
+
+static enum tutti_status create(const struct tutti_op *made, const char *call, tutti_op_t *op)
 {
-    if (!op)
-        return error_set(TUTTI_ERR_INVALID, "tutti_op_create_premul_sum: op is NULL");
-    *op = NULL;
     uint32_t first = order_fetch_add_relaxed_u32(&created, 1);
     for (uint32_t i = 0; i < OPS_MOST; i++) {
         uint32_t index = (first + i) % OPS_MOST;
         /* O1a pairs O1 */
         if (!order_compare_exchange_u32(&states[index], FREE, FILLING))
             continue;
-        ops[index] = (struct tutti_op){.kind = OP_PREMUL_SUM, .scalar = scalar};
+        ops[index] = *made;
         order_store_relaxed_u32(&states[index], LIVE);
         *op = &ops[index];
         return TUTTI_OK;
     }
     return error_set(TUTTI_ERR_NO_MEMORY,
-                     "tutti_op_create_premul_sum: %d created operations exist, the most that can: "
-                     "destroy those that no call uses (tutti_op_destroy())",
-                     OPS_MOST);
+                     "%s: %d created operations exist, the most that can: destroy those that no "
+                     "call uses (tutti_op_destroy())",
+                     call, OPS_MOST);
 }
+
+enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
+{
+    static const char call[] = "tutti_op_create_premul_sum";
+    const bool in_range = scalar >= -0x1p63 && scalar < 0x1p64;
+    struct tutti_op made = {.kind = OP_PREMUL_SUM, .dtype = OP_ANY_DTYPE, .real = scalar};
+    if (!op)
+        return error_set(TUTTI_ERR_INVALID, "%s: op is NULL", call);
+    *op = NULL;
+    if (in_range)
+        made.whole = scalar < 0 ? (uint64_t)(int64_t)scalar : (uint64_t)scalar;
+    made.is_whole =
+        in_range && scalar == (scalar < 0 ? (double)(int64_t)made.whole : (double)made.whole);
+    return create(&made, call, op);
+}
+
+/* Checks what both functions take that are given the scalar's address. */
+static enum tutti_status typed_check(const void *scalar, enum tutti_dtype dtype, const char *call,
+                                     tutti_op_t *op)
+{
+    const size_t bytes = dtype_bytes(dtype) >> dtype_is_complex(dtype);
+    if (!op)
+        return error_set(TUTTI_ERR_INVALID, "%s: op is NULL", call);
+    *op = NULL;
+    if (!bytes)
+        return error_set(TUTTI_ERR_INVALID, "%s: dtype %d: expected a value of enum tutti_dtype",
+                         call, (int)dtype);
+    if (!op_serves(OP_PREMUL_SUM, dtype))
+        return error_set(TUTTI_ERR_INVALID, "%s: premul_sum is not defined for %s", call,
+                         tutti_dtype_name(dtype));
+    if (!scalar || (uintptr_t)scalar % bytes)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: scalar %p: expected the address of a scalar of %s, aligned to %zu "
+                         "bytes",
+                         call, scalar, tutti_dtype_name(dtype), bytes);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_op_create_premul_sum_typed(const void *scalar, enum tutti_dtype dtype,
+                                                   tutti_op_t *op)
+{
+    static const char call[] = "tutti_op_create_premul_sum_typed";
+    struct tutti_op made = {.kind = OP_PREMUL_SUM, .dtype = dtype};
+    const enum tutti_status status = typed_check(scalar, dtype, call, op);
+    if (status != TUTTI_OK)
+        return status;
+    const union op_scalar value = op_scalar_load(scalar, dtype_component(dtype));
+    if (dtype_is_float(dtype))
+        made.real = value.real;
+    else
+        made.whole = value.whole;
+    return create(&made, call, op);
+}
+
+enum tutti_status tutti_op_create_premul_sum_device(const void *scalar, enum tutti_dtype dtype,
+                                                    tutti_op_t *op)
+{
+    static const char call[] = "tutti_op_create_premul_sum_device";
+    const struct tutti_op made = {.kind = OP_PREMUL_SUM, .dtype = dtype, .memory = scalar};
+    const enum tutti_status status = typed_check(scalar, dtype, call, op);
+    return status == TUTTI_OK ? create(&made, call, op) : status;
+}
+
+/* ---- the scalar ------------------------------------------------------------------------------ */
+
+bool op_has_scalar(tutti_op_t op, enum tutti_dtype dtype)
+{
+    return op->dtype == OP_ANY_DTYPE ? op->is_whole || dtype_is_float(dtype) : op->dtype == dtype;
+}
+
+union op_scalar op_scalar_load(const void *memory, enum tutti_dtype dtype)
+{
+    union op_scalar scalar = {.whole = 0};
+#define LOAD_REAL(name, T, element, A, accumulator)                                                \
+    if (dtype == TUTTI_##name) {                                                                   \
+        element value;                                                                             \
+        memcpy(&value, memory, sizeof value);                                                      \
+        scalar.real = (double)numeric_##T##_load(value);                                           \
+    }
+#define LOAD_WHOLE(name, element)                                                                  \
+    if (dtype == TUTTI_##name) {                                                                   \
+        element value;                                                                             \
+        memcpy(&value, memory, sizeof value);                                                      \
+        scalar.whole = (uint64_t)value;                                                            \
+    }
+    NUMERIC_FLOAT_MAP(LOAD_REAL)
+    LOAD_WHOLE(INT8, int8_t)
+    LOAD_WHOLE(UINT8, uint8_t)
+    LOAD_WHOLE(INT16, int16_t)
+    LOAD_WHOLE(INT32, int32_t)
+    LOAD_WHOLE(INT64, int64_t)
+    LOAD_WHOLE(UINT32, uint32_t)
+    LOAD_WHOLE(UINT64, uint64_t)
+#undef LOAD_REAL
+#undef LOAD_WHOLE
+    return scalar;
+}
+
+union op_scalar op_scalar_of(tutti_op_t op, enum tutti_dtype dtype)
+{
+    if (op->memory)
+        return op_scalar_load(op->memory, dtype);
+    return dtype_is_float(dtype) ? (union op_scalar){.real = op->real}
+                                 : (union op_scalar){.whole = op->whole};
+}
+
+/* ---- handles --------------------------------------------------------------------------------- */
 
 /* The element of a created operation, destroyed or not; -1 if the value is not the address of an
  * element. */

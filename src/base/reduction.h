@@ -3,6 +3,7 @@
 #ifndef TUTTI_REDUCTION_H
 #define TUTTI_REDUCTION_H
 
+#include "base/op.h"
 #include "base/ranks.h"
 #include "tutti/tutti.h"
 
@@ -10,10 +11,10 @@ struct reduce_call {
     void *out;  /* may equal one of `in`, or be disjoint from all else */
     void *copy; /* NULL, or a second output of the same result, under the same rule */
     const void *const *in;
-    int n;         /* 1 to NODE_RANKS inputs, each aligned to the dtype alone */
-    size_t count;  /* elements, from 0 */
-    double scalar; /* PREMUL_SUM: factor of each input, rounded to the accumulation type first */
-    int divisor;   /* AVG: the world size */
+    int n;                  /* 1 to NODE_RANKS inputs, each aligned to the dtype alone */
+    size_t count;           /* elements, from 0 */
+    union op_scalar scalar; /* PREMUL_SUM: factor of each input */
+    int divisor;            /* AVG: the world size */
     /* The input to read first, from 0. The order of the reads does not change the result. Ranks
      * that begin with different inputs do not read one rank's memory at the same time. */
     int begin;

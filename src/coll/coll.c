@@ -194,6 +194,26 @@ static void overlap_explain(const struct coll *coll, const struct coll_args *arg
              block * coll_recv_blocks(coll, world_size), allowed);
 }
 
+/* No reduction, or one that the dtype does not have. */
+static void op_explain(const struct coll_args *args, enum coll_error error, char *text, size_t size)
+{
+    if (error == COLL_OP)
+        snprintf(text, size,
+                 "op is none: expected TUTTI_SUM or another constant, or one that "
+                 "tutti_op_create_premul_sum() made and that is not destroyed");
+    else if (error == COLL_UNDEFINED)
+        snprintf(text, size, "%s is not defined for %s", tutti_op_name(args->op),
+                 tutti_dtype_name(args->dtype));
+    else if (args->op->dtype == OP_ANY_DTYPE)
+        snprintf(text, size,
+                 "the scalar of premul_sum is %.17g, and %s needs a whole number from -2^63 to "
+                 "2^64 - 1",
+                 args->op->real, tutti_dtype_name(args->dtype));
+    else
+        snprintf(text, size, "premul_sum was created for %s, and the call has %s",
+                 tutti_dtype_name(args->op->dtype), tutti_dtype_name(args->dtype));
+}
+
 enum tutti_status coll_explain(const char *call, const struct coll *coll,
                                const struct coll_args *args, enum coll_error error, int rank,
                                int world_size, const char *send)
@@ -225,13 +245,9 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
                  (int)args->dtype);
         break;
     case COLL_OP:
-        snprintf(text, sizeof text,
-                 "op is none: expected TUTTI_SUM or another constant, or one that "
-                 "tutti_op_create_premul_sum() made and that is not destroyed");
-        break;
     case COLL_UNDEFINED:
-        snprintf(text, sizeof text, "%s is not defined for %s", tutti_op_name(args->op),
-                 tutti_dtype_name(args->dtype));
+    case COLL_SCALAR:
+        op_explain(args, error, text, sizeof text);
         break;
     case COLL_BAD_PEER:
         if (coll->peer == COLL_ROOT || args->peer != rank)

@@ -162,6 +162,7 @@ enum coll_error {
     COLL_DTYPE,
     COLL_OP,
     COLL_UNDEFINED,
+    COLL_SCALAR,
     COLL_BAD_PEER,
     COLL_COUNT,
     COLL_NULL,
@@ -184,6 +185,9 @@ static inline enum coll_error coll_kind_check(const struct coll *coll, const str
         return COLL_OP;
     if (coll->reduces && !op_serves(op_kind(args->op), args->dtype))
         return COLL_UNDEFINED;
+    if (coll->reduces && op_kind(args->op) == OP_PREMUL_SUM &&
+        !op_has_scalar(args->op, args->dtype))
+        return COLL_SCALAR;
     if (coll->varies) /* coll_blocks_check() */
         return COLL_GOOD;
     return args->count > SIGNATURE_COUNT_MAX || args->count > SIZE_MAX / TUTTI_MAX_RANKS / width

@@ -29,7 +29,8 @@ struct request {
     size_t
         count; /* elements of a block; in a v-form those of the own block, in the caller's dtype */
     size_t bytes; /* of a block; in a v-form of one of those elements */
-    double scalar;
+    union op_scalar scalar;
+    bool scalar_in_memory;  /* of the device; else the caller's value */
     struct rank_set subset; /* the ranks of a barrier, or of a message; empty: all ranks */
     int64_t timeout_ms;     /* negative never ends */
     enum timeout_source timeout_source;

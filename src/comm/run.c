@@ -168,6 +168,17 @@ void call_read_limits(const struct tutti_comm *comm, const struct coll *coll,
                           : coll_block_count(&args->recv_blocks, comm->rank);
 }
 
+void request_read_scalar(const struct tutti_comm *comm, tutti_op_t op, struct request *request)
+{
+    request->scalar_in_memory = op->memory && comm->backend->enqueues;
+    if (request->scalar_in_memory)
+        request->scalar.memory = op->memory;
+    else
+        request->scalar = op_scalar_of(op, request->dtype);
+    request->parameter =
+        signature_hash(request->scalar_in_memory ? OP_SCALAR_IN_MEMORY : request->scalar.whole);
+}
+
 /* Where all ranks pass the same counts, they must agree on these, and on max_count. Other counts,
  * and those on a device, are compared with each message, or by the kernel. */
 void request_read_blocks(const struct tutti_comm *comm, const struct coll *coll,

@@ -47,6 +47,9 @@ __attribute__((cold)) enum tutti_status call_refuse_device(const char *call, con
  * host's. */
 void call_read_limits(const struct tutti_comm *comm, const struct coll *coll,
                       const struct tutti_call_options *options, struct coll_args *args);
+/* Reads the scalar of a premultiplied sum. The ranks must agree on it, so its hash is the
+ * parameter. */
+void request_read_scalar(const struct tutti_comm *comm, tutti_op_t op, struct request *request);
 /* Reads the blocks of a v-form. */
 void request_read_blocks(const struct tutti_comm *comm, const struct coll *coll,
                          const struct coll_args *args, size_t width, struct request *request);
@@ -110,7 +113,8 @@ call_check(const struct tutti_comm *comm, const char *call, const struct coll *c
 static inline void request_fill(struct tutti_comm *comm, const struct tutti_call_options *options,
                                 struct request *request)
 {
-    request->scalar = 0;
+    request->scalar.whole = 0;
+    request->scalar_in_memory = false;
     request->subset = (struct rank_set){{0}}; /* rank_set_none would be loaded */
     request->timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
     request->timeout_source = options->timeout_ms ? TIMEOUT_OF_CALL : comm->timeout_source;
@@ -120,16 +124,6 @@ static inline void request_fill(struct tutti_comm *comm, const struct tutti_call
     request->numbers = &comm->recorder.number;
     request->entry = NULL;
     request->quick = false;
-}
-
-/* Reads the scalar of a premultiplied sum. The ranks must agree on it, so its hash is the
- * parameter. */
-static inline void request_read_scalar(tutti_op_t op, struct request *request)
-{
-    uint64_t bits;
-    request->scalar = op->scalar;
-    memcpy(&bits, &op->scalar, sizeof bits);
-    request->parameter = signature_hash(bits);
 }
 
 /* Reads the root, on which the ranks must agree, or the other rank of a message. */
@@ -199,7 +193,7 @@ request_make(struct tutti_comm *comm, enum tutti_collective which, const struct 
                        kind, comm->backend->enqueues ? TUTTI_ALGO_NONE : request->choice.algo,
                        coll->varies ? SIGNATURE_COUNT_VARIES : args->count);
     if (coll->reduces && kind == OP_PREMUL_SUM)
-        request_read_scalar(args->op, request);
+        request_read_scalar(comm, args->op, request);
     if (coll->varies)
         request_read_blocks(comm, coll, args, width, request);
     if (coll->peer)

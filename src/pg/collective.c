@@ -99,6 +99,17 @@ static bool is_row_major(const struct layout_operation *description)
     return true;
 }
 
+/* Check that the scalar of a premultiplied sum is on the device of the first tensor. */
+static enum tutti_status scalar_check(const struct reading *reading, tutti_op_t op,
+                                      const struct tutti_tensor *tensor)
+{
+    if (op_kind(op) != OP_PREMUL_SUM || !op->memory)
+        return TUTTI_OK;
+    const enum tutti_status status = cuda_stage_check(reading->pg->stage, tensor->device_index,
+                                                      op->memory, dtype_bytes(op->dtype));
+    return status == TUTTI_OK ? status : error_context(status, "the scalar");
+}
+
 /* Describe a tensor and check its data. */
 static enum tutti_status tensor_read(const struct reading *reading, int side, int index,
                                      struct coll_args *args, struct layout_operation *description)
@@ -117,6 +128,8 @@ static enum tutti_status tensor_read(const struct reading *reading, int side, in
     if (status == TUTTI_OK && device == TUTTI_DEVICE_CUDA)
         status = cuda_stage_check(reading->pg->stage, tensor->device_index, tensor->data,
                                   args->count * dtype_bytes(args->dtype));
+    if (status == TUTTI_OK && device == TUTTI_DEVICE_CUDA && index == 0)
+        status = scalar_check(reading, op, tensor);
     return status;
 }
 

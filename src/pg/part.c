@@ -42,7 +42,7 @@ static void own_reduce(const struct tutti_pg *pg, const struct pg_operation *ope
         .in = in,
         .n = operation->work.tensor_count,
         .count = count << dtype_is_complex(dtype),
-        .scalar = operation->op.scalar,
+        .scalar = op_scalar_of(&operation->op, component),
         .out_partial = is_widened(dtype),
     });
 }

@@ -128,14 +128,13 @@ static void sign(const struct pg_call *call, const struct coll_args *args,
 {
     const struct coll *coll = &coll_rows[call->collective];
     const enum op_kind kind = coll->reduces ? op_kind(args->op) : (enum op_kind)0;
-    uint64_t bits;
     description->signature =
         signature_pack(call->collective, args->dtype, kind, TUTTI_ALGO_NONE, args->count);
     description->parameter = 0;
-    if (kind == OP_PREMUL_SUM) {
-        memcpy(&bits, &args->op->scalar, sizeof bits);
-        description->parameter = signature_hash(bits);
-    }
+    if (kind == OP_PREMUL_SUM)
+        description->parameter = signature_hash(
+            args->op->memory ? OP_SCALAR_IN_MEMORY
+                             : op_scalar_of(args->op, dtype_component(args->dtype)).whole);
     if (coll->peer == COLL_ROOT)
         description->parameter = signature_root(description->parameter, args->peer);
 }

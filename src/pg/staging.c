@@ -180,6 +180,31 @@ static enum tutti_status slots_take(const struct pg_operation *operation)
     return TUTTI_OK;
 }
 
+/* Read a scalar that is in the memory of a device, once, through memory of the slots. */
+static enum tutti_status scalar_take(struct pg_operation *operation)
+{
+    struct pg_cuda *cuda = operation->cuda;
+    const enum tutti_dtype dtype = dtype_component(operation->args.dtype);
+    const void *memory = operation->op.memory;
+    if (!memory)
+        return TUTTI_OK;
+    enum tutti_status status =
+        cuda_stage_copy(cuda->stage, operation->tensors[0].device_index, CUDA_TO_HOST,
+                        cuda->slots.memory, memory, dtype_bytes(dtype));
+    status = pg_cuda_mark(cuda, CUDA_TO_HOST, status);
+    if (status == TUTTI_OK)
+        status = pg_cuda_await(operation->pg, &cuda->marks[CUDA_TO_HOST], cuda->deadline);
+    if (status != TUTTI_OK)
+        return status;
+    const union op_scalar scalar = op_scalar_load(cuda->slots.memory, dtype);
+    operation->op.memory = NULL;
+    if (dtype_is_float(dtype))
+        operation->op.real = scalar.real;
+    else
+        operation->op.whole = scalar.whole;
+    return TUTTI_OK;
+}
+
 enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_operation *operation, int pair,
                                  size_t elements)
 {
@@ -189,6 +214,8 @@ enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_operation *opera
     cut_set(operation, elements);
     team_start(pg, operation);
     enum tutti_status status = slots_take(operation);
+    if (status == TUTTI_OK)
+        status = scalar_take(operation);
     if (status == TUTTI_OK)
         status = cuda_pipe_run(&(struct cuda_pipe){
             .pieces = cuda->cut.pieces,

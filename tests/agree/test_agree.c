@@ -14,6 +14,7 @@
 #include "cpu/transport/group.h"
 #include "device.h"
 #include "forced.h"
+#include "gpu.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
@@ -71,7 +72,6 @@ enum {
 struct context {
     const struct pool *pool;
     const int *leaf_order;
-    tutti_op_t premul_sum;
     bool mixed_isa;
     bool symmetric;
 };
@@ -94,6 +94,7 @@ struct side {
     uint64_t random; /* state, the same on all ranks */
     unsigned char *send_memory;
     unsigned char *recv_memory;
+    void *scalar;              /* on the device */
     tutti_symm_group_t *group; /* that owns both, or NULL */
     size_t done[MOST_WAYS];    /* operations of each way */
 };
@@ -123,6 +124,29 @@ static bool is_in_place(const struct side *side, const struct operation *o)
     return choice == 2 ? (side->rank + (int)(o->random >> 8)) % 2 : choice == 1;
 }
 
+/* The reduction; a premultiplied sum that is to be destroyed: by a number, by a typed scalar, or by
+ * one in memory of the device. */
+static enum tutti_status op_make(const struct side *side, const struct operation *o, tutti_op_t *op)
+{
+    uint64_t scalar = 0;
+    *op = o->op;
+    if (o->op != TUTTI_PREMUL_SUM)
+        return TUTTI_OK;
+    pool_scalar(o->dtype, &scalar);
+    switch (o->random >> 5 & 3) {
+    case 0:
+        return tutti_op_create_premul_sum_typed(&scalar, o->dtype, op);
+    case 1:
+        return tutti_op_create_premul_sum(POOL_SCALAR, op);
+    default:
+        if (!device_is_cuda())
+            memcpy(side->scalar, &scalar, sizeof scalar);
+        else if (!gpu_copy(side->scalar, &scalar, sizeof scalar))
+            return TUTTI_ERR_CUDA;
+        return tutti_op_create_premul_sum_device(side->scalar, o->dtype, op);
+    }
+}
+
 static int operation_run(const struct side *side, const struct operation *o)
 {
     const struct pool *pool = side->context->pool;
@@ -142,13 +166,16 @@ static int operation_run(const struct side *side, const struct operation *o)
     struct tutti_call_options options = {.struct_size = sizeof options,
                                          .algo = forced_algo(side->comm, o->way->algo),
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
-    tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? side->context->premul_sum : o->op;
+    tutti_op_t op;
+    if (op_make(side, o, &op) != TUTTI_OK)
+        return complain(side, o, "no operation", 0);
     struct cpu_group *host = cpu_group_of(side->comm->peers);
     if (!device_is_cuda() && host->areas.exchange_bytes && host->areas.piece_buffer_bytes)
         host->limits.pushes = o->random >> 40 & 1;
     if (tutti_all_reduce_with(send, recv, o->count, o->dtype, op, side->comm, TUTTI_STREAM_DEFAULT,
                               &options) != TUTTI_OK)
         return complain(side, o, "failed", 0);
+    tutti_op_destroy(op);
     if (!pool_is_result(pool, o->dtype, o->op, offset, o->count, recv, &index))
         return complain(side, o, "another result", index);
     if (!in_place && !pool_is_input(pool, side->rank, o->dtype, offset, o->count, send))
@@ -293,6 +320,8 @@ static int memory_open(struct side *side, tutti_store_t *store)
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
     void *send, *recv = NULL;
+    side->scalar = device_is_cuda() ? gpu_alloc(8) : malloc(8);
+    RANKS_CHECK(side->scalar);
     if (!side->context->symmetric) {
         side->send_memory = aligned_alloc(GUARD, bytes);
         side->recv_memory = aligned_alloc(GUARD, bytes);
@@ -315,6 +344,7 @@ static int memory_open(struct side *side, tutti_store_t *store)
 
 static void memory_close(struct side *side)
 {
+    (device_is_cuda() ? gpu_free : free)(side->scalar);
     if (!side->group) {
         free(side->send_memory);
         free(side->recv_memory);
@@ -351,14 +381,11 @@ static int world_run(const char *kind, int size, const int *leaf_order)
                               .mixed_isa = strcmp(kind, "isa") == 0,
                               .symmetric = strcmp(kind, "symmetric") == 0};
     struct pool *pool = pool_create(size, leaf_order, (uint64_t)size);
-    if (tutti_op_create_premul_sum(POOL_SCALAR, &context.premul_sum) != TUTTI_OK)
-        return 1;
     context.pool = pool;
     struct ranks *ranks = ranks_create(size, threads ? 0 : size, 0);
     ranks->context = &context;
     int failures = ranks_run(ranks, agree);
     ranks_destroy(ranks);
-    tutti_op_destroy(context.premul_sum);
     pool_destroy(pool);
     return failures;
 }

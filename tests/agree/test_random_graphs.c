@@ -76,7 +76,9 @@ struct life {
     tutti_stream_t stream;
     struct batch batches[BATCHES];
     unsigned char *fetched;
-    uint64_t random; /* the same on all ranks */
+    unsigned char *scalars;                    /* on the device, one for each dtype */
+    tutti_op_t from_memory[TUTTI_DTYPE_COUNT]; /* premultiplied sums by these; of bool none */
+    uint64_t random;                           /* the same on all ranks */
     int done;
 };
 
@@ -97,7 +99,9 @@ static size_t bytes_make(uint64_t *random)
 
 static tutti_op_t op_of(const struct life *life, const struct operation *o)
 {
-    return o->op == TUTTI_PREMUL_SUM ? life->context->premul_sum : o->op;
+    if (o->op != TUTTI_PREMUL_SUM)
+        return o->op;
+    return o->offset % 2 ? life->from_memory[o->dtype] : life->context->premul_sum;
 }
 
 /* The table's choice, one hop, two, or what takes the operation: a ring, too, where the order of
@@ -308,10 +312,30 @@ static int life_run(struct life *life, uint64_t start, int operations)
     return failed;
 }
 
+static int scalars_open(struct life *life)
+{
+    enum { APART = 16 };
+    struct ranks *ranks = life->ranks;
+    const int rank = life->rank;
+    unsigned char scalars[TUTTI_DTYPE_COUNT * APART] = {0};
+    RANKS_CHECK(life->scalars = gpu_alloc(sizeof scalars));
+    for (int d = 0; d < TUTTI_DTYPE_COUNT; d++) {
+        pool_scalar((enum tutti_dtype)d, scalars + (size_t)d * APART);
+        RANKS_CHECK(d == TUTTI_BOOL || tutti_op_create_premul_sum_device(
+                                           life->scalars + (size_t)d * APART, (enum tutti_dtype)d,
+                                           &life->from_memory[d]) == TUTTI_OK);
+    }
+    RANKS_CHECK(gpu_copy(life->scalars, scalars, sizeof scalars));
+    return 0;
+}
+
 static int life_open(struct life *life)
 {
     struct ranks *ranks = life->ranks;
     const int rank = life->rank;
+    int failed = scalars_open(life);
+    if (failed)
+        return failed;
     RANKS_CHECK(gpu_stream_create(&life->stream));
     RANKS_CHECK(life->fetched = malloc(REGION_BYTES));
     for (int b = 0; b < BATCHES; b++) {
@@ -332,6 +356,9 @@ static void life_close(struct life *life)
         gpu_free(batch->outputs);
         free(batch->host);
     }
+    for (int d = 0; d < TUTTI_DTYPE_COUNT; d++)
+        tutti_op_destroy(life->from_memory[d]);
+    gpu_free(life->scalars);
     free(life->fetched);
     gpu_stream_destroy(life->stream);
 }

@@ -80,7 +80,8 @@ static int describes(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_describe(self.comm, text, sizeof text);
     RANKS_CHECK(strstr(text, "world_size: 1\n") && strstr(text, "device: cuda"));
     RANKS_CHECK(strstr(text, "arena: none, for the rank is alone\ndevice_arena_bytes: 0\n"));
-    RANKS_CHECK(strstr(text, "plan: a copy, if no floats or bool are reduced\n"));
+    RANKS_CHECK(
+        strstr(text, "plan: a copy, if no floats or bool are reduced, and for no premul_sum\n"));
     RANKS_CHECK(strstr(text, "plan: host_staged up to any size, by a host thread, pieces of "));
     RANKS_CHECK(tutti_comm_algorithm(self.comm, 10, TUTTI_INT32, TUTTI_SUM, NULL, &algo, &reason) ==
                     TUTTI_OK &&
@@ -109,14 +110,15 @@ static int has_bits(struct ranks *ranks, int rank, tutti_store_t *store)
     static unsigned char send[COUNT * DTYPE_BYTES_MOST], recv[sizeof send];
     const struct tutti_comm_options options = {.struct_size = sizeof options, .name = "cpu"};
     tutti_comm_t *cpu;
-    tutti_op_t premul_sum;
+    tutti_op_t third, whole;
     struct alone self;
     uint32_t random = 1;
     int failed = alone_open(&self, ranks, store);
     if (failed)
         return failed;
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &cpu) == TUTTI_OK);
-    RANKS_CHECK(tutti_op_create_premul_sum(1. / 3, &premul_sum) == TUTTI_OK);
+    RANKS_CHECK(tutti_op_create_premul_sum(1. / 3, &third) == TUTTI_OK);
+    RANKS_CHECK(tutti_op_create_premul_sum(-5, &whole) == TUTTI_OK);
     for (size_t i = 0; i < sizeof send; i++) {
         random = random * 1664525 + 1013904223;
         send[i] = i < 2048 && i % 4 > 1 ? 0xff : (unsigned char)(random >> 24); /* NaN, too */
@@ -124,7 +126,9 @@ static int has_bits(struct ranks *ranks, int rank, tutti_store_t *store)
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
         for (int kind = 1; kind < OP_COUNT; kind++) {
             const size_t bytes = COUNT * tutti_dtype_size((enum tutti_dtype)dtype);
-            const tutti_op_t op = kind == OP_PREMUL_SUM ? premul_sum : (tutti_op_t)(uintptr_t)kind;
+            const tutti_op_t op = kind != OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)kind
+                                  : dtype_is_float((enum tutti_dtype)dtype) ? third
+                                                                            : whole;
             if (!op_serves((enum op_kind)kind, (enum tutti_dtype)dtype))
                 continue;
             memset(recv, 0, sizeof recv);
@@ -141,7 +145,8 @@ static int has_bits(struct ranks *ranks, int rank, tutti_store_t *store)
             RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
             RANKS_CHECK(memcmp(recv, self.from, bytes) == 0);
         }
-    tutti_op_destroy(premul_sum);
+    tutti_op_destroy(third);
+    tutti_op_destroy(whole);
     tutti_comm_destroy(cpu);
     alone_close(&self);
     return 0;

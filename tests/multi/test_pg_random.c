@@ -10,6 +10,7 @@
  * with "direct" the group is of a CUDA communicator besides.
  */
 #include "pg_cuda.h"
+#include "pool.h"
 #include "random.h"
 #include "reference.h"
 
@@ -27,8 +28,6 @@ enum {
     MOST_TENSORS = 3,
     LONG_ELEMENTS = 70000, /* more than one block of converted inputs */
 };
-
-static const double scalar = 0.37128906254;
 
 /* Equal on all ranks, except for the number of tensors and their memory. */
 struct operation {
@@ -54,6 +53,8 @@ struct life {
     int rank;
     tutti_pg_t *pg;
     tutti_op_t premul_sum;
+    unsigned char *scalars;                    /* one for each dtype, where the tensors are */
+    tutti_op_t from_memory[TUTTI_DTYPE_COUNT]; /* premultiplied sums by these; of bool none */
     struct operation *operations;
     int count;
     int failures[THREADS];
@@ -206,7 +207,7 @@ static void *partial_make(const struct operation *operation, int rank, enum tutt
     }
     tutti_op_t kind = operation->kind == TUTTI_AVG ? TUTTI_SUM : operation->kind;
     reference_reduce(tensors[0], (const void *const *)tensors, count, operation->count, wide, kind,
-                     scalar);
+                     POOL_SCALAR);
     for (int i = 1; i < count; i++)
         free(tensors[i]);
     return tensors[0];
@@ -233,7 +234,7 @@ static void *expected_make(const struct operation *operation, int size)
     if (several && kind == TUTTI_PREMUL_SUM)
         kind = TUTTI_SUM;
     reference_reduce(parts[0], (const void *const *)parts, size, operation->count, wide, kind,
-                     scalar);
+                     POOL_SCALAR);
     for (int r = 1; r < size; r++)
         free(parts[r]);
     if (wide != operation->dtype) {
@@ -290,7 +291,9 @@ static enum tutti_status submit(struct life *life, int thread, struct operation 
         if (on_gpus && !to_gpu(life, operation, i, bytes, &tensors[i]))
             return TUTTI_ERR_CUDA;
     }
-    tutti_op_t op = operation->kind == TUTTI_PREMUL_SUM ? life->premul_sum : operation->kind;
+    tutti_op_t op = operation->kind != TUTTI_PREMUL_SUM ? operation->kind
+                    : operation->count % 2              ? life->premul_sum
+                                                        : life->from_memory[operation->dtype];
     return tutti_pg_all_reduce(life->pg, tensors, count, op, &options, &operation->work);
 }
 
@@ -368,6 +371,25 @@ static int round_of(struct life *life, uint64_t *random)
     return 0;
 }
 
+static bool scalars_open(struct life *life)
+{
+    enum { APART = 16, BYTES = TUTTI_DTYPE_COUNT * APART };
+    bool good = !on_gpus || gpu_bind(pg_cuda_device(life->rank, 0));
+    unsigned char scalars[BYTES] = {0};
+    life->scalars = on_gpus ? gpu_alloc(BYTES) : malloc(BYTES);
+    for (int d = 0; d < TUTTI_DTYPE_COUNT && life->scalars; d++) {
+        pool_scalar((enum tutti_dtype)d, scalars + (size_t)d * APART);
+        good &= d == TUTTI_BOOL || tutti_op_create_premul_sum_device(
+                                       life->scalars + (size_t)d * APART, (enum tutti_dtype)d,
+                                       &life->from_memory[d]) == TUTTI_OK;
+    }
+    if (!life->scalars || !good)
+        return false;
+    if (!on_gpus)
+        memcpy(life->scalars, scalars, BYTES);
+    return !on_gpus || (gpu_copy(life->scalars, scalars, BYTES) && pg_cuda_bind(life->rank));
+}
+
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct life life = {
@@ -377,7 +399,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = 0;
     RANKS_CHECK(!on_gpus || arenas_open(&life));
     RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &comm, &life.pg) == TUTTI_OK);
-    RANKS_CHECK(tutti_op_create_premul_sum(scalar, &life.premul_sum) == TUTTI_OK);
+    RANKS_CHECK(tutti_op_create_premul_sum(POOL_SCALAR, &life.premul_sum) == TUTTI_OK);
+    RANKS_CHECK(scalars_open(&life));
     for (int t = 0; t < THREADS && on_gpus; t++)
         RANKS_CHECK(gpu_stream_create(&life.streams[t]));
     life.operations = calloc((size_t)life.count, sizeof *life.operations);
@@ -389,6 +412,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     RANKS_CHECK(ranks_meet(ranks, 1));
     tutti_op_destroy(life.premul_sum);
+    for (int d = 0; d < TUTTI_DTYPE_COUNT; d++)
+        tutti_op_destroy(life.from_memory[d]);
+    (on_gpus ? gpu_free : free)(life.scalars);
     free(life.operations);
     pg_part(comm, life.pg);
     for (int i = 0; i < MOST_TENSORS; i++)

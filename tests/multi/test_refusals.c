@@ -378,6 +378,59 @@ static void test_garbage_op(void **state)
     tutti_store_close(memory);
 }
 
+/* Which premultiplied sums a dtype has. */
+static void test_scalars(void **state)
+{
+    tutti_store_t *memory;
+    tutti_comm_t *comm;
+    tutti_op_t half, large, typed;
+    int32_t data = 7, seven = 7;
+    uint64_t wide = 3;
+    const uint64_t factor = UINT64_C(1) << 63 | 5;
+    (void)state;
+    assert_int_equal(tutti_store_open("memory:scalars", 1000, &memory), TUTTI_OK);
+    assert_int_equal(tutti_comm_create(memory, 0, 1, NULL, &comm), TUTTI_OK);
+    assert_int_equal(tutti_op_create_premul_sum(.5, &half), TUTTI_OK);
+    assert_int_equal(tutti_op_create_premul_sum(0x1p64, &large), TUTTI_OK);
+    assert_int_equal(tutti_all_reduce(&data, &data, 1, TUTTI_INT32, half, comm, NULL),
+                     TUTTI_ERR_INVALID);
+    assert_reason("0.5", "int32", "whole number", NULL);
+    assert_int_equal(tutti_all_reduce(&data, &data, 1, TUTTI_INT32, large, comm, NULL),
+                     TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_all_reduce(&data, &data, 1, TUTTI_BOOL, half, comm, NULL),
+                     TUTTI_ERR_INVALID);
+    assert_reason("premul_sum is not defined for bool", NULL);
+    tutti_op_destroy(half);
+    tutti_op_destroy(large);
+    assert_int_equal(tutti_op_create_premul_sum_typed(&factor, TUTTI_UINT64, &typed), TUTTI_OK);
+    assert_int_equal(tutti_all_reduce(&wide, &wide, 1, TUTTI_UINT64, typed, comm, NULL), TUTTI_OK);
+    assert_true(wide == factor * 3);
+    assert_int_equal(tutti_all_reduce(&wide, &wide, 1, TUTTI_INT64, typed, comm, NULL),
+                     TUTTI_ERR_INVALID);
+    assert_reason("created for uint64", "has int64", NULL);
+    tutti_op_destroy(typed);
+    assert_int_equal(tutti_op_create_premul_sum_device(&seven, TUTTI_INT32, &typed), TUTTI_OK);
+    seven = -2; /* read by each call */
+    assert_int_equal(tutti_all_reduce(&data, &data, 1, TUTTI_INT32, typed, comm, NULL), TUTTI_OK);
+    assert_int_equal(data, -14);
+    tutti_op_destroy(typed);
+    assert_int_equal(tutti_op_create_premul_sum_device(NULL, TUTTI_INT32, &typed),
+                     TUTTI_ERR_INVALID);
+    assert_null(typed);
+    assert_int_equal(
+        tutti_op_create_premul_sum_device((const char *)&factor + 4, TUTTI_UINT64, &typed),
+        TUTTI_ERR_INVALID);
+    assert_reason("aligned to 8 bytes", NULL);
+    assert_int_equal(tutti_op_create_premul_sum_typed(&factor, TUTTI_BOOL, &typed),
+                     TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_op_create_premul_sum_typed(&factor, (enum tutti_dtype)99, &typed),
+                     TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_op_create_premul_sum_typed(&factor, TUTTI_UINT64, NULL),
+                     TUTTI_ERR_INVALID);
+    tutti_comm_destroy(comm);
+    tutti_store_close(memory);
+}
+
 /* So many operations live at once, and each that is destroyed makes room for another. */
 static void test_ops_at_once(void **state)
 {
@@ -417,7 +470,8 @@ int main(void)
         cmocka_unit_test(test_disable),        cmocka_unit_test(test_options),
         cmocka_unit_test(test_environment),    cmocka_unit_test(test_touches),
         cmocka_unit_test(test_nameless_fault), cmocka_unit_test(test_foreign_algorithm),
-        cmocka_unit_test(test_garbage_op),     cmocka_unit_test(test_ops_at_once),
+        cmocka_unit_test(test_garbage_op),     cmocka_unit_test(test_scalars),
+        cmocka_unit_test(test_ops_at_once),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }

@@ -62,9 +62,9 @@ fi
 
 # ---- every operation on every type, by processes and by threads
 status 0 "$tutti" bench -n 2 -b 40 -e 40 -d all -o all "${quick[@]}"
-rows 105
+rows 112
 status 0 "$tutti" bench -n 3 --threads -b 4000 -e 4000 -d all -o all "${quick[@]}"
-rows 105
+rows 112
 status 0 "$tutti" bench -n 2 -b 1K -e 1K -d half,int64 -o sum,max "${quick[@]}"
 rows 4
 
@@ -134,7 +134,7 @@ for collective in all_gather reduce_scatter all_to_all; do
     out '^ +0 +0 +float32 '
 done
 status 0 "$tutti" bench -n 3 --collective reduce_scatter --counts 100 -d all -o all "${quick[@]}"
-rows 105
+rows 112
 python3 - "$work/all_gather.json" "$work/reduce_scatter.json" "$work/all_to_all.json" <<'PYTHON' || complain "JSON of collectives with blocks"
 import json, sys
 for name, op in zip(sys.argv[1:], (None, "sum", None)):
@@ -173,7 +173,7 @@ out '^# tutti .* send_recv, '
 out '^ +8 +2 +float32 +- +out '
 [[ $(grep -vc '^#' "$work/out") == 1 ]] || complain "send_recv has another row than out of place"
 status 0 "$tutti" bench -n 3 --collective reduce_scatter_v --counts 100 -d all -o all "${quick[@]}"
-rows 105
+rows 112
 # All busbw are (n-1)/n of algbw, or for all_reduce twice that; of a broadcast, a reduction or messages they are equal.
 for factor in all_gather:0.75 reduce_scatter:0.75 all_to_all:0.75 all_reduce:1.5 broadcast:1 reduce:1 gather:0.75 scatter:0.75 \
     send_recv:1 all_to_all_v:0.75 gather_v:0.75; do

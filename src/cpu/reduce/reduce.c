@@ -309,6 +309,19 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
 #define STORE(T, A, x) numeric_##T##_store(x)
 #define MEAN(T, A, x)  numeric_##T##_store(numeric_##A##_div(x, divisor))
 
+/* The scalar in the accumulation type. */
+#define DEFINE_FACTOR(A, accumulator, member)                                                      \
+    static inline accumulator factor_##A(const struct reduce_call *call)                           \
+    {                                                                                              \
+        return (accumulator)call->scalar.member;                                                   \
+    }
+#define DEFINE_FACTOR_WHOLE(T, type, wide, quotient) DEFINE_FACTOR(T, type, whole)
+DEFINE_FACTOR(f32, float, real)
+DEFINE_FACTOR(f64, double, real)
+#if REDUCE_ALL
+NUMERIC_INTEGER_MAP(DEFINE_FACTOR_WHOLE)
+#endif
+
 #define LOOP(expression)                                                                           \
     INDEPENDENT                                                                                    \
     for (size_t i = 0; i < count; i++)                                                             \
@@ -332,8 +345,8 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
 
 /* The body of a tree_fn. Scalar and divisor are copied first: as far as the compiler knows, a store
  * might change the struct of the call. */
-#define TREE_LOOPS(T, element, A, LEAF, combine, RESULT, fan_in)                                   \
-    const double scalar = call->scalar;                                                            \
+#define TREE_LOOPS(T, element, A, accumulator, LEAF, combine, RESULT, fan_in)                      \
+    const accumulator scalar = factor_##A(call);                                                   \
     const int divisor = call->divisor;                                                             \
     const element *a = (const element *)in[0] + at;                                                \
     const element *b = n > 1 ? (const element *)in[1] + at : a;                                    \
@@ -367,13 +380,13 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
                                     size_t count, const struct reduce_call *call)                  \
     {                                                                                              \
         element *to = out;                                                                         \
-        TREE_LOOPS(T, element, A, LEAF, numeric_##A##_##op, RESULT, fan_in)                        \
+        TREE_LOOPS(T, element, A, accumulator, LEAF, numeric_##A##_##op, RESULT, fan_in)           \
     }                                                                                              \
     static void T##_##name##_fold(void *out, const void *const *in, int n, size_t at,              \
                                   size_t count, const struct reduce_call *call)                    \
     {                                                                                              \
         accumulator *to = out;                                                                     \
-        TREE_LOOPS(T, element, A, LEAF, numeric_##A##_##op, KEEP, fan_in)                          \
+        TREE_LOOPS(T, element, A, accumulator, LEAF, numeric_##A##_##op, KEEP, fan_in)             \
     }                                                                                              \
     static void T##_##name##_finish(void *out, const void *left, const void *right, size_t count,  \
                                     const struct reduce_call *call)                                \
@@ -386,7 +399,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     }                                                                                              \
     static void T##_##name##_pair(const struct reduce_call *call)                                  \
     {                                                                                              \
-        const double scalar = call->scalar;                                                        \
+        const accumulator scalar = factor_##A(call);                                               \
         const int divisor = call->divisor;                                                         \
         const size_t count = call->count;                                                          \
         const element *a = call->in[0], *b = call->in[1];                                          \
@@ -582,7 +595,8 @@ DEFINE_WIDENED_REST(e5m2)
     DEFINE_INTEGER(T, element, prod)                                                               \
     DEFINE_INTEGER(T, element, band)                                                               \
     DEFINE_INTEGER(T, element, bor)                                                                \
-    DEFINE_INTEGER(T, element, bxor)
+    DEFINE_INTEGER(T, element, bxor)                                                               \
+    DEFINE_REDUCTION(T, premul_sum, element, T, element, SCALE, sum, STORE, NARROW)
 DEFINE_UNSIGNED(u8, uint8_t)
 DEFINE_UNSIGNED(u16, uint16_t)
 DEFINE_UNSIGNED(u32, uint32_t)
@@ -622,7 +636,8 @@ DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
     [TUTTI_##dtype] = {[OP_SUM] = unsigned_T##_sum, [OP_PROD] = unsigned_T##_prod,     \
                        [OP_MIN] = T##_min, [OP_MAX] = T##_max,                         \
                        [OP_AVG] = T##_avg, [OP_BAND] = unsigned_T##_band,              \
-                       [OP_BOR] = unsigned_T##_bor, [OP_BXOR] = unsigned_T##_bxor},
+                       [OP_BOR] = unsigned_T##_bor, [OP_BXOR] = unsigned_T##_bxor,     \
+                       [OP_PREMUL_SUM] = unsigned_T##_premul_sum},
 #define FUNCTIONS                                                                                  \
     NUMERIC_FLOAT_MAP(FLOAT_ROW)                                                                   \
     INTEGER_ROW(INT8, i8, u8)                                                                      \

@@ -44,7 +44,7 @@ extern const struct reduce_isa reduce_isa_neon;
 #endif
 
 /* The reduction of a dtype and an operation. NULL where the operation does not exist for the dtype
- * (tutti.h: avg of bool, bitwise of floats, premul_sum of integers). The dtype is not complex. */
+ * (tutti.h: avg of bool, bitwise of floats, premul_sum of bool). The dtype is not complex. */
 static inline reduce_fn *reduce_function(const struct reduce_isa *isa, enum tutti_dtype dtype,
                                          enum op_kind op)
 {

@@ -74,7 +74,7 @@ static struct cuda_launch launch_make(const struct cuda_group *group, const stru
     if (request->choice.launch.is_agreed)
         launch.parameter = signature_blocks(launch.parameter, request->choice.launch.blocks);
     launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
-    launch.op = (int32_t)request->op;
+    launch.op = (int32_t)request->op + request->scalar_in_memory;
     launch.subset = cuda_rank_bits(request->subset);
     if (algo == TUTTI_ALGO_HYBRID_CUBE_MESH)
         launch.mesh = group->mesh;
@@ -470,14 +470,15 @@ static const struct algorithm kernels = {.run = run}, barriers = {.run = barrier
                               varied_ones = {.run = reduce_varied},
                               reduce_counted_ones = {.run = reduce_counted}, pushes = {.run = push};
 
-/* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, and a bool
- * may have any bits: these are reduced as on CPU. `algo` is what the call or strict mode asks for.
- */
+/* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, a bool may
+ * have any bits, and a scalar changes each input: these are reduced as on CPU. `algo` is what the
+ * call or strict mode asks for. */
 static void alone_choose(const struct cuda_group *group, const struct choice_call *call,
                          enum tutti_algo algo, struct choice *choice)
 {
-    const bool reduces = coll_rows[call->collective].reduces &&
-                         (dtype_is_float(call->dtype) || call->dtype == TUTTI_BOOL);
+    const bool reduces =
+        coll_rows[call->collective].reduces &&
+        (dtype_is_float(call->dtype) || call->dtype == TUTTI_BOOL || call->op == OP_PREMUL_SUM);
     *choice = (struct choice){
         .run = !reduces       ? &copies
                : group->proxy ? &staged_ones

@@ -70,7 +70,8 @@ int cuda_group_describe(const void *opaque, char *text, size_t size)
     if (group->max_blocks && cuda_has_kernels(group))
         text_append(text, size, &length, "max_blocks: %d\n", group->max_blocks);
     if (cuda_is_alone(group))
-        text_append(text, size, &length, "plan: a copy, if no floats or bool are reduced\n");
+        text_append(text, size, &length,
+                    "plan: a copy, if no floats or bool are reduced, and for no premul_sum\n");
     if (!cuda_has_kernels(group) && group->proxy)
         text_append(
             text, size, &length,

@@ -167,6 +167,17 @@ static enum tutti_status counts_check(struct cuda_group *group, const struct req
     return status;
 }
 
+static enum tutti_status scalar_check(struct cuda_group *group, const struct request *request,
+                                      tutti_stream_t stream)
+{
+    const struct operand operand = {.call = coll_rows[request->collective].call,
+                                    .what = "the scalar",
+                                    .pointer = request->scalar.memory,
+                                    .bytes = request->element_bytes,
+                                    .stream = stream};
+    return operand_check(group, &operand);
+}
+
 enum tutti_status cuda_operands_check(struct cuda_group *group, const struct request *request,
                                       tutti_stream_t stream)
 {
@@ -174,6 +185,8 @@ enum tutti_status cuda_operands_check(struct cuda_group *group, const struct req
     if (__builtin_expect(coll_rows[request->collective].varies && request->limits.most, 0) &&
         status == TUTTI_OK)
         status = counts_check(group, request, stream);
+    if (__builtin_expect(request->scalar_in_memory, 0) && status == TUTTI_OK)
+        status = scalar_check(group, request, stream);
     for (int i = 0; i < 2 && status == TUTTI_OK; i++) {
         size_t first;
         const size_t bytes =

@@ -13,6 +13,10 @@
 #define LAUNCH_FN static inline
 #endif
 
+/* A premultiplied sum whose scalar is in memory. */
+enum { LAUNCH_MEMORY_PREMUL_SUM = OP_PREMUL_SUM + 1 };
+static_assert((int)LAUNCH_MEMORY_PREMUL_SUM == (int)OP_COUNT, "no other operation");
+
 /* The rank in a hybrid cube mesh (mesh.cu): its quad is ranks[0] to ranks[3] of the launch, its
  * partner is in the other quad. */
 struct cuda_mesh {
@@ -45,10 +49,10 @@ struct cuda_launch {
     void *recv;
     uint64_t count; /* elements */
     uint64_t signature;
-    uint64_t timeout_ns; /* 0: host->timeout_ns applies */
-    double scalar;       /* of a premultiplied sum */
+    uint64_t timeout_ns;    /* 0: host->timeout_ns applies */
+    union op_scalar scalar; /* of a premultiplied sum */
     uint32_t parameter;
-    int32_t op; /* enum op_kind; kernels for a single op ignore it */
+    int32_t op; /* enum op_kind, or LAUNCH_MEMORY_PREMUL_SUM; kernels for a single op ignore it */
     int32_t rank;
     int32_t size;
     uint16_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks. All bits: a meeting that

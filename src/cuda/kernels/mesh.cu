@@ -34,11 +34,12 @@ template <typename D, int WORDS>
 __device__ __forceinline__ partial<D, WORDS> fold(const cuda_launch &launch,
                                                   const unit<WORDS> (&x)[QUAD])
 {
+    const typename D::acc factor = factor_of<D>(launch);
     return partial_of<D, WORDS>([&](const place &at) {
         typename D::acc leaf[QUAD];
 #pragma unroll
         for (int p = 0; p < QUAD; p++)
-            leaf[p] = input_at<D>(x[p], at, launch);
+            leaf[p] = input_at<D>(x[p], at, launch, factor);
         return tree<D>(leaf, QUAD, launch.op);
     });
 }

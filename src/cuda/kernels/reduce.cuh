@@ -19,7 +19,7 @@
 #define DTYPE_CASE(A, NAME, name)                                                                  \
     case OP_##NAME:                                                                                \
         return numeric_##A##_##name(a, b);
-#define DTYPE(T, A, element_type, acc_type, scaled, divisor, MORE_CASES)                           \
+#define DTYPE(T, A, element_type, acc_type, member, divisor, MORE_CASES)                           \
     struct dtype_##T {                                                                             \
         typedef element_type element;                                                              \
         typedef acc_type acc;                                                                      \
@@ -31,9 +31,13 @@
         {                                                                                          \
             return numeric_##T##_store(x);                                                         \
         }                                                                                          \
-        static __device__ __forceinline__ acc scale(acc x, double scalar)                          \
+        static __device__ __forceinline__ acc factor(const op_scalar &scalar)                      \
         {                                                                                          \
-            return scaled;                                                                         \
+            return (acc)scalar.member;                                                             \
+        }                                                                                          \
+        static __device__ __forceinline__ acc scale(acc x, acc factor)                             \
+        {                                                                                          \
+            return numeric_##A##_prod(x, factor);                                                  \
         }                                                                                          \
         static __device__ __forceinline__ acc mean(acc x, int size)                                \
         {                                                                                          \
@@ -54,13 +58,12 @@
 
 #define DTYPE_NO_CASES(A)
 #define DTYPE_FLOAT(dtype, T, element_type, A, acc_type)                                           \
-    DTYPE(T, A, element_type, acc_type, numeric_##A##_prod(x, (acc)scalar), (acc)size,             \
-          DTYPE_NO_CASES)
+    DTYPE(T, A, element_type, acc_type, real, (acc)size, DTYPE_NO_CASES)
 NUMERIC_FLOAT_MAP(DTYPE_FLOAT)
 
 #define DTYPE_BIT_CASES(A)                                                                         \
     DTYPE_CASE(A, BAND, band) DTYPE_CASE(A, BOR, bor) DTYPE_CASE(A, BXOR, bxor)
-#define DTYPE_INTEGER(T, type, wide, quotient) DTYPE(T, T, type, type, x, size, DTYPE_BIT_CASES)
+#define DTYPE_INTEGER(T, type, wide, quotient) DTYPE(T, T, type, type, whole, size, DTYPE_BIT_CASES)
 NUMERIC_INTEGER_MAP(DTYPE_INTEGER)
 
 /* After a load every element is 0 or 1. */
@@ -133,6 +136,15 @@ struct dtype_half : dtype_f16 {
     KERNELS_OF_SUM(X, float32, f32)                                                                \
     KERNELS_OF_SUM(X, float16, half)                                                               \
     KERNELS_OF_SUM(X, bfloat16, bfloat)
+
+/* The factor of the inputs; of other operations than a premultiplied sum any value. */
+template <typename D>
+static __device__ __forceinline__ typename D::acc factor_of(const cuda_launch &launch)
+{
+    if (launch.op == LAUNCH_MEMORY_PREMUL_SUM)
+        return D::load(*(const volatile typename D::element *)launch.scalar.memory);
+    return launch.op == OP_PREMUL_SUM ? D::factor(launch.scalar) : typename D::acc{};
+}
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
@@ -432,6 +444,7 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
                 out.word[w] = word_of<D>(result);
             }
         } else {
+            const typename D::acc factor = factor_of<D>(launch);
 #pragma unroll
             for (int w = 0; w < WORDS; w++) {
                 out.word[w] = 0;
@@ -440,8 +453,8 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
 #pragma unroll
                     for (int l = 0; l < LEAVES; l++) {
                         x[l] = D::load(bits_element<D>(leaf[l].word[w] >> shift));
-                        if (launch.op == OP_PREMUL_SUM)
-                            x[l] = D::scale(x[l], launch.scalar);
+                        if (launch.op >= OP_PREMUL_SUM)
+                            x[l] = D::scale(x[l], factor);
                     }
                     typename D::acc result = tree<D>(x, launch.size, launch.op);
                     if (launch.op == OP_AVG)
@@ -513,13 +526,14 @@ static __device__ __forceinline__ typename D::acc partial_at(const partial<D, WO
     return value;
 }
 
-/* An element of an input, premultiplied. */
+/* An element of an input, premultiplied. `factor`: factor_of() */
 template <typename D, int WORDS>
 static __device__ __forceinline__ typename D::acc input_at(const unit<WORDS> &from, const place &at,
-                                                           const cuda_launch &launch)
+                                                           const cuda_launch &launch,
+                                                           typename D::acc factor)
 {
     const typename D::acc value = D::load(bits_element<D>(from.word[at.word] >> at.shift));
-    return launch.op == OP_PREMUL_SUM ? D::scale(value, launch.scalar) : value;
+    return launch.op >= OP_PREMUL_SUM ? D::scale(value, factor) : value;
 }
 
 /* The partial result. `value` gives its elements by their places. */

@@ -70,10 +70,11 @@ template <typename D> struct course {
         const unsigned char *const from = spot(launch.own, turn - 1, step - 1, i);
         unsigned char *const to = spot(launch.arenas[launch.ring.after], turn, step, i);
         const uint64_t plane = (uint64_t)tile * CUDA_LINE;
+        const typename D::acc factor = factor_of<D>(launch);
         if (step == 0) {
             const unit<2> own = user.load(at);
             partial_store(to, plane, partial_of<D, 2>([&](const place &e) {
-                              return input_at<D>(own, e, launch);
+                              return input_at<D>(own, e, launch, factor);
                           }));
             return;
         }
@@ -81,7 +82,8 @@ template <typename D> struct course {
             const unit<2> own = user.load(at);
             const partial<D, 2> sum = partial_load<D>(from, plane);
             const auto both = [&](const place &e) {
-                return D::combine(launch.op, partial_at(sum, e), input_at<D>(own, e, launch));
+                return D::combine(launch.op, partial_at(sum, e),
+                                  input_at<D>(own, e, launch, factor));
             };
             if (step < size - 1) {
                 partial_store(to, plane, partial_of<D, 2>(both));

@@ -142,6 +142,9 @@ static enum tutti_status collective_run(struct cuda_proxy *proxy, const struct o
     struct request request;
     cuda_cut_request(&operation->cut, &operation->blocks, &operation->request, piece,
                      cuda_slot(&operation->slots, piece), &part, &request);
+    if (request.scalar_in_memory)
+        request.scalar =
+            op_scalar_load(&proxy->page->scalars[operation - proxy->ring], request.dtype);
     if (request.collective == TUTTI_COLLECTIVE_BARRIER)
         return cpu_barrier(proxy->group->hosts, &request, TUTTI_STREAM_DEFAULT);
     const enum tutti_status status = part_choose(proxy, &operation->request, &request);
@@ -442,6 +445,16 @@ static enum tutti_status blocks_copy(const struct passage *passage, bool out, ui
     return status;
 }
 
+/* Copies the scalar of the operation that publish() will put into the ring. */
+static enum tutti_status scalar_copy(const struct passage *passage)
+{
+    const struct cuda_proxy *proxy = passage->group->proxy;
+    const struct request *request = &passage->operation->request;
+    return CUDA_CALL(passage->group->driver, memcpy_async,
+                     cuda_address(&proxy->page->scalars[proxy->put % CUDA_PROXY_OPERATIONS]),
+                     cuda_address(request->scalar.memory), request->element_bytes, passage->stream);
+}
+
 static enum tutti_status piece_copy(const struct passage *passage, bool out, uint64_t piece)
 {
     return (passage->operation->messages ? batch_copy : blocks_copy)(passage, out, piece);
@@ -516,6 +529,8 @@ static enum tutti_status piece_in(void *context, uint64_t piece)
     struct passage *passage = context;
     struct cuda_proxy *proxy = passage->group->proxy;
     enum tutti_status status = piece_copy(passage, false, piece);
+    if (status == TUTTI_OK && passage->operation->request.scalar_in_memory && piece == 0)
+        status = scalar_copy(passage);
     /* E1 pairs E1a: by default the write comes behind a fence for the whole system. */
     if (status == TUTTI_OK)
         status = CUDA_CALL(passage->group->driver, stream_write_64, passage->stream, proxy->come,

@@ -43,7 +43,11 @@ struct cuda_proxy_page {
     unsigned char pad0[64 - 8];
     uint64_t
         done; /* written by the thread: number of pieces whose result is in its slot: release E2 */
-    unsigned char pad1[4096 - 64 - 8];
+    unsigned char pad1[64 - 8];
+    /* [operation mod 256]: the scalar of a premultiplied sum; written by the device before the
+     * operation's first piece has come */
+    uint64_t scalars[CUDA_PROXY_OPERATIONS];
+    unsigned char pad2[4096 - 128 - 8 * CUDA_PROXY_OPERATIONS];
     unsigned char slots[CUDA_PROXY_SLOTS][CUDA_PROXY_PIECE_BYTES]; /* [piece mod 2] */
 };
 static_assert(offsetof(struct cuda_proxy_page, done) == 64, "done");

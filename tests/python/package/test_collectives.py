@@ -278,6 +278,9 @@ def test_premul_sum():
     op = tutti.premul_sum(0.5)
     for result in on_threads(2, lambda comm: comm.all_reduce(np.full(3, 3.0), op=op)):
         assert result.tolist() == [3.0] * 3
+    op = tutti.premul_sum(-2)
+    for result in on_threads(2, lambda comm: comm.all_reduce(np.full(3, 3), op=op)):
+        assert result.tolist() == [-12] * 3
 
 
 class Exported:

@@ -143,6 +143,12 @@ static void same_elements(const struct reduce_isa *isa, enum tutti_dtype dtype, 
     }
 }
 
+static union op_scalar scalar_of(enum tutti_dtype dtype, double scalar)
+{
+    return dtype_is_float(dtype) ? (union op_scalar){.real = scalar}
+                                 : (union op_scalar){.whole = (uint64_t)(int64_t)scalar};
+}
+
 static void check_variant(const struct reduce_isa *isa, enum tutti_dtype dtype, enum op_kind op,
                           const struct variant *v, double scalar)
 {
@@ -164,7 +170,7 @@ static void check_variant(const struct reduce_isa *isa, enum tutti_dtype dtype, 
         .in = in,
         .n = v->n,
         .count = v->count,
-        .scalar = scalar,
+        .scalar = scalar_of(dtype, scalar),
         .divisor = v->n,
         .begin = random_below(v->n),
         .stream_copy = v->stream_copy,
@@ -230,7 +236,7 @@ static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype,
                                    .in = in,
                                    .n = left,
                                    .count = v.count,
-                                   .scalar = scalar,
+                                   .scalar = scalar_of(dtype, scalar),
                                    .divisor = n,
                                    .begin = random_below(n),
                                    .stream_copy = v.stream_copy,
@@ -271,10 +277,12 @@ static void check_operation(enum tutti_dtype dtype, enum op_kind op)
 {
     /* The third is infinite and the fourth zero once rounded to float32. */
     static const double scalars[] = {1 / 3., -0.017, 1e39, 1e-60, 0x1.000001p-3, NAN, 1024};
+    static const double wholes[] = {-3, 7, 0x1.000001p50, 0, -0x1p63, 1, 255};
     const void *in[NODE_RANKS];
     for (size_t which = 0; which < sizeof input_counts / sizeof *input_counts; which++) {
         const int n = input_counts[which];
-        const double scalar = scalars[which % (sizeof scalars / sizeof *scalars)];
+        const size_t at = which % (sizeof scalars / sizeof *scalars);
+        const double scalar = dtype_is_float(dtype) ? scalars[at] : wholes[at];
         fill_inputs(dtype, n);
         for (int k = 0; k < n; k++)
             in[k] = inputs[k];
