@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Collectives, messages and reductions: NCCL's call as Tutti's. */
-#include "base/numeric.h"
 #include "real.h"
 
 #include <pthread.h>
@@ -35,7 +34,7 @@ static struct scalar *scalar_of(const struct ncclComm *comm, ncclRedOp_t op)
     const unsigned index = (unsigned)op - ncclNumOps;
     struct scalar *scalar =
         op >= ncclNumOps && index < (unsigned)comm->scalar_count ? &comm->scalars[index] : NULL;
-    return scalar && (scalar->op || scalar->memory) ? scalar : NULL;
+    return scalar && scalar->op ? scalar : NULL;
 }
 
 static ncclResult_t op_check(const struct ncclComm *comm, ncclRedOp_t op, ncclDataType_t dtype,
@@ -54,67 +53,11 @@ static ncclResult_t op_check(const struct ncclComm *comm, ncclRedOp_t op, ncclDa
     return ncclSuccess;
 }
 
-/* The value of a scalar in host memory, in the type in which Tutti accumulates. */
-static double scalar_value(const void *scalar, ncclDataType_t dtype)
-{
-    union {
-        float f32;
-        double f64;
-        uint16_t half;
-        uint8_t byte;
-    } value = {.f64 = 0};
-    memcpy(&value, scalar, dtype_bytes(dtype));
-    return dtype == ncclFloat64      ? value.f64
-           : dtype == ncclFloat32    ? (double)value.f32
-           : dtype == ncclBfloat16   ? (double)numeric_bf16_load(value.half)
-           : dtype == ncclFloat16    ? (double)numeric_f16_load(value.half)
-           : dtype == ncclFloat8e4m3 ? (double)numeric_e4m3_load(value.byte)
-                                     : (double)numeric_e5m2_load(value.byte);
-}
-
-/* Reads a scalar from memory of the device, after what is on the stream. */
-static ncclResult_t scalar_read(const struct call *call, const struct scalar *scalar, double *value)
-{
-    const struct cuda_driver *driver = call->comm->driver;
-    const CUstream stream = cuda_stream_of(call->stream);
-    unsigned char bytes[8] = {0};
-    bool pushed;
-    enum tutti_status status = cuda_context_enter(driver, call->comm->context, &pushed);
-    if (status == TUTTI_OK)
-        status = CUDA_CALL(driver, memcpy_async, cuda_address(bytes), cuda_address(scalar->memory),
-                           dtype_bytes(scalar->dtype), stream);
-    if (status == TUTTI_OK)
-        status = CUDA_CALL(driver, stream_synchronize, stream);
-    cuda_context_leave(driver, pushed);
-    *value = scalar_value(bytes, scalar->dtype);
-    return status == TUTTI_OK
-               ? ncclSuccess
-               : fail(ncclUnhandledCudaError,
-                      "%s: cannot read the scalar on the device: %s; in a capture only a scalar of "
-                      "ncclScalarHostImmediate can be used",
-                      symbol_names[call->symbol], tutti_last_error());
-}
-
-/* The reduction of a call; `made` is destroyed behind it. */
-static ncclResult_t op_find(const struct call *call, tutti_op_t *op, tutti_op_t *made)
+/* The reduction of a call, which was checked. */
+static tutti_op_t op_of(const struct call *call)
 {
     static const tutti_op_t ops[] = {TUTTI_SUM, TUTTI_PROD, TUTTI_MAX, TUTTI_MIN, TUTTI_AVG};
-    double value;
-    *made = NULL;
-    if ((unsigned)call->op < ncclNumOps) {
-        *op = ops[call->op];
-        return ncclSuccess;
-    }
-    const struct scalar *scalar = scalar_of(call->comm, call->op);
-    if (scalar->op) {
-        *op = scalar->op;
-        return ncclSuccess;
-    }
-    ncclResult_t result = scalar_read(call, scalar, &value);
-    if (result == ncclSuccess)
-        result = fail_status(tutti_op_create_premul_sum(value, made), symbol_names[call->symbol]);
-    *op = *made;
-    return result;
+    return (unsigned)call->op < ncclNumOps ? ops[call->op] : scalar_of(call->comm, call->op)->op;
 }
 
 NCCL_DEFINE(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scalar,
@@ -133,12 +76,11 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scala
         return comm_leave(
             comm, fail_real(real_library()->premul_create(op, scalar, dtype, residence, comm->real),
                             name));
-    if ((unsigned)dtype < ncclFloat16 || !dtype_bytes(dtype))
-        return comm_leave(comm,
-                          fail(ncclInvalidArgument, "%s: dtype %d: Tutti multiplies floats only",
-                               name, (int)dtype));
+    if (!dtype_bytes(dtype))
+        return comm_leave(
+            comm, fail(ncclInvalidArgument, "%s: %d is no data type of NCCL's", name, (int)dtype));
     int index = 0;
-    while (index < comm->scalar_count && (comm->scalars[index].op || comm->scalars[index].memory))
+    while (index < comm->scalar_count && comm->scalars[index].op)
         index++;
     if (index == comm->scalar_count) {
         struct scalar *scalars = realloc(comm->scalars, (size_t)(index + 1) * sizeof *scalars);
@@ -147,11 +89,10 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scala
         comm->scalars = scalars;
         comm->scalar_count++;
     }
-    if (residence == ncclScalarDevice)
-        made.memory = scalar;
-    else
-        result =
-            fail_status(tutti_op_create_premul_sum(scalar_value(scalar, dtype), &made.op), name);
+    result = fail_status((residence == ncclScalarDevice
+                              ? tutti_op_create_premul_sum_device
+                              : tutti_op_create_premul_sum_typed)(scalar, dtypes[dtype], &made.op),
+                         name);
     comm->scalars[index] = made;
     *op = (ncclRedOp_t)(ncclNumOps + index);
     return comm_leave(comm, result);
@@ -195,12 +136,13 @@ static int64_t call_timeout(void)
     return timeout_ms;
 }
 
-static enum tutti_status submit(const struct call *call, tutti_op_t op, tutti_stream_t stream)
+static enum tutti_status submit(const struct call *call, tutti_stream_t stream)
 {
     const struct tutti_call_options options = {.struct_size = sizeof options,
                                                .timeout_ms = call_timeout(),
                                                .max_blocks = call->max_blocks};
     const enum tutti_dtype dtype = dtypes[call->dtype];
+    const tutti_op_t op = op_of(call);
     tutti_comm_t *comm = call->comm->comm;
     switch (call->kind) {
     case CALL_ALL_REDUCE:
@@ -299,11 +241,9 @@ ncclResult_t call_submit(const struct call *call, tutti_stream_t stream)
 {
     const bool by_tutti = call->comm->comm;
     const int64_t begin = report_begin();
-    tutti_op_t op = TUTTI_SUM, made = NULL;
-    ncclResult_t result = by_tutti ? op_find(call, &op, &made) : submit_real(call);
-    if (by_tutti && result == ncclSuccess)
-        result = fail_status(submit(call, op, stream), symbol_names[call->symbol]);
-    tutti_op_destroy(made);
+    const ncclResult_t result = by_tutti
+                                    ? fail_status(submit(call, stream), symbol_names[call->symbol])
+                                    : submit_real(call);
     report_end(call->symbol, by_tutti ? SERVER_TUTTI : SERVER_REAL,
                call->count * dtype_bytes(call->dtype), begin);
     return result;

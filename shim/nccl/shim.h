@@ -33,8 +33,7 @@ enum { SHIM_NCCL_VERSION = 23203, SHIM_ERROR_BYTES = 1024 };
 
 /* A premultiplied sum. */
 struct scalar {
-    tutti_op_t op;      /* NULL: the place is free, or the scalar is in memory */
-    const void *memory; /* where the device finds the scalar; NULL: `op` has it */
+    tutti_op_t op; /* NULL: the place is free */
     ncclDataType_t dtype;
 };
 

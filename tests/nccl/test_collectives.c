@@ -411,8 +411,41 @@ static void premultiplied(struct rank *self)
     CHECK(ncclRedOpDestroy(host, self->comm) == ncclInvalidArgument);
     CHECK(ncclAllReduce(data, data, 1, ncclFloat32, host, self->comm, self->stream) ==
           ncclInvalidArgument);
-    CHECK(ncclRedOpCreatePreMulSum(&wrong, &half, ncclInt32, ncclScalarHostImmediate, self->comm) ==
-          ncclInvalidArgument);
+    CHECK(ncclRedOpCreatePreMulSum(&wrong, &half, (ncclDataType_t)77, ncclScalarHostImmediate,
+                                   self->comm) == ncclInvalidArgument);
+    OK(ncclRedOpDestroy(device, self->comm));
+}
+
+/* A graph reads the scalar at each launch, and the products of integers wrap. */
+static void premultiplied_integers(struct rank *self)
+{
+    const uint64_t factor = (UINT64_C(1) << 63) + 3;
+    uint64_t *data = device_alloc(sizeof *data);
+    int8_t *bytes = device_alloc(2), *scalar = bytes + 1;
+    ncclRedOp_t host, device;
+    CUgraph graph;
+    CUgraphExec launch;
+    *data = 1;
+    OK(ncclRedOpCreatePreMulSum(&host, (void *)(uintptr_t)&factor, ncclUint64,
+                                ncclScalarHostImmediate, self->comm));
+    OK(ncclRedOpCreatePreMulSum(&device, scalar, ncclInt8, ncclScalarDevice, self->comm));
+    OK(ncclAllReduce(data, data, 1, ncclUint64, host, self->comm, self->stream));
+    stream_wait(self->stream);
+    CHECK(*data == factor * RANKS);
+    CHECK(cuStreamBeginCapture_v2(self->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+          CUDA_SUCCESS);
+    OK(ncclAllReduce(bytes, bytes, 1, ncclInt8, device, self->comm, self->stream));
+    CHECK(cuStreamEndCapture(self->stream, &graph) == CUDA_SUCCESS);
+    CHECK(cuGraphInstantiateWithFlags(&launch, graph, 0) == CUDA_SUCCESS);
+    for (int value = -100; value <= 100; value += 67) {
+        bytes[0] = 5;
+        *scalar = (int8_t)value;
+        CHECK(cuGraphLaunch(launch, self->stream) == CUDA_SUCCESS);
+        stream_wait(self->stream);
+        CHECK(bytes[0] == (int8_t)(5 * value * RANKS));
+    }
+    CHECK(cuGraphExecDestroy(launch) == CUDA_SUCCESS && cuGraphDestroy(graph) == CUDA_SUCCESS);
+    OK(ncclRedOpDestroy(host, self->comm));
     OK(ncclRedOpDestroy(device, self->comm));
 }
 
@@ -420,6 +453,7 @@ static void test_premultiplied(void **unused)
 {
     (void)unused;
     ranks_run(RANKS, true, premultiplied);
+    ranks_run(RANKS, true, premultiplied_integers);
 }
 
 /* ---- configurations of a call, misuse -------------------------------------------------------- */
