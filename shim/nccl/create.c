@@ -289,18 +289,6 @@ static ncclResult_t make_at_store(struct create *create, struct shared_store *sh
                        symbol_names[create->symbol]);
 }
 
-static ncclResult_t make_of_id(struct create *create)
-{
-    ncclComm_t comm = create->comm;
-    const struct tutti_comm_options options = options_make();
-    struct tutti_unique_id id;
-    memcpy(&id, &create->id, sizeof id);
-    comm->lineage = name_of('i', &id, sizeof id);
-    return fail_status(
-        tutti_comm_create_from_id(&id, comm->rank, comm->ranks, &options, &comm->comm),
-        symbol_names[create->symbol]);
-}
-
 /* ---- NVIDIA's communicators ------------------------------------------------------------------ */
 
 static ncclResult_t real_init(ncclComm_t comm, const ncclUniqueId *id, enum symbol symbol)
@@ -345,15 +333,32 @@ static bool wants_device_api(void)
     return text && strcmp(text, "1") == 0;
 }
 
+static ncclResult_t make_of_id(struct create *create)
+{
+    ncclComm_t comm = create->comm;
+    const char *name = symbol_names[create->symbol];
+    const struct tutti_comm_options options = options_make();
+    struct meeting meeting = {.comm = comm};
+    struct tutti_unique_id id;
+    ncclResult_t result = ncclSuccess;
+    memcpy(&id, &create->id, sizeof id);
+    comm->lineage = name_of('i', &id, sizeof id);
+    if (comm->ranks > 1)
+        result = meeting_open(&meeting, comm, &create->id, comm->ranks > CUDA_RANKS, name);
+    if (result == ncclSuccess)
+        result = meeting.real ? real_init(comm, &meeting.real_id, create->symbol)
+                              : fail_status(tutti_comm_create_from_id(&id, comm->rank, comm->ranks,
+                                                                      &options, &comm->comm),
+                                            name);
+    meeting_close(&meeting, result == ncclSuccess);
+    return result;
+}
+
 static ncclResult_t make_rank(struct create *create)
 {
     ncclComm_t comm = create->comm;
     if (real_serves_all())
         return real_init(comm, &create->id, create->symbol);
-    if (comm->ranks > CUDA_RANKS) {
-        comm->lineage = name_of('i', &create->id, sizeof create->id);
-        return create_real(comm, create->symbol);
-    }
     const ncclResult_t result = make_of_id(create);
     return result == ncclSuccess && wants_device_api() ? create_real(comm, create->symbol) : result;
 }
@@ -384,20 +389,6 @@ static ncclResult_t init_rank(ncclComm_t *destination, int ranks, const ncclUniq
     *destination = create.comm;
     create.destination = NULL;
     return create_start(&create);
-}
-
-NCCL_DEFINE(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id)
-{
-    static_assert(sizeof *id == sizeof(struct tutti_unique_id), "copied as bytes");
-    struct tutti_unique_id made;
-    if (!id)
-        return fail(ncclInvalidArgument, "ncclGetUniqueId: the id is NULL");
-    if (real_serves_all())
-        return real_library() ? fail_real(real_library()->get_id(id), "ncclGetUniqueId")
-                              : real_absent(SYMBOL_ncclGetUniqueId);
-    const ncclResult_t result = fail_status(tutti_unique_id_create(&made), "ncclGetUniqueId");
-    memcpy(id, &made, sizeof *id);
-    return result;
 }
 
 NCCL_DEFINE(ncclResult_t, ncclCommInitRank, ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)

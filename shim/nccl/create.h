@@ -27,6 +27,25 @@ struct create {
     char error[SHIM_ERROR_BYTES];
 };
 
+/* ---- hosts.c --------------------------------------------------------------------------------- */
+
+/* The ranks of an id, at its store. */
+struct meeting {
+    struct ncclComm *comm;
+    tutti_store_t *store;
+    bool several, real; /* hosts; NVIDIA's library serves the ranks */
+    ncclUniqueId real_id;
+};
+
+/* Finds who serves the ranks: if `real`, or if they are on several hosts, NVIDIA's library. All
+ * ranks decide alike. */
+ncclResult_t meeting_open(struct meeting *meeting, ncclComm_t comm, const ncclUniqueId *id,
+                          bool real, const char *name);
+/* `met`: the communicator has been made. */
+void meeting_close(struct meeting *meeting, bool met);
+
+/* ---- create.c -------------------------------------------------------------------------------- */
+
 /* Makes `create` of a handle and what makes it, and runs or keeps it. Takes the handle over. */
 ncclResult_t create_start(const struct create *given);
 

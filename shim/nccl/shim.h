@@ -5,7 +5,8 @@
  *   symbols.h     what is exported, and who serves it
  *   error.c       results, messages, the log
  *   comm.c        communicators: life, handles, queries
- *   create.c      what makes a communicator: ids, ranks, splits; runs in threads where it must
+ *   create.c      what makes a communicator: ranks, splits; runs in threads where it must
+ *   hosts.c       ids, and who serves their ranks
  *   group.c       groups: calls and creations are kept until the outermost end
  *   call.c        collectives and messages, reductions
  *   memory.c      memory, registration, windows

@@ -3,13 +3,15 @@
  * Communicators without a store of the caller's: tutti_unique_id_create() and
  * tutti_comm_create_from_id().
  *
- * A process that makes ids serves one tcp store on loopback, from its first id to its end. An id
- * has the store's port and secret, and a token. Its ranks meet under TOKEN/ in the store:
+ * A process that makes ids serves one tcp store, from its first id to its end: on loopback, unless
+ * unique_id_make() was given an address. An id has the store's address, port and secret, and a
+ * token. Its ranks meet under TOKEN/ in the store:
  *   - open: the id has not made its communicator yet
  *   - done/R: rank R has its communicator; `done` counts these ranks
  *
  * The last rank deletes these keys, so that an id leaves nothing in the store.
  */
+#include "comm/unique_id.h"
 #include "base/error.h"
 #include "base/fork_mutex.h"
 #include "base/options.h"
@@ -19,6 +21,7 @@
 #include "store/hmac.h"
 #include "store/tcp.h"
 
+#include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,8 +39,9 @@ struct id_content {
     char secret[SECRET_CHARS]; /* hexadecimal */
     char token[TOKEN_CHARS];
     struct process owner;       /* serves the store */
+    struct in_addr address;     /* of the store, for other hosts; 0: they do not reach it */
     uint8_t check[CHECK_BYTES]; /* of all before it */
-    uint8_t reserved[16];
+    uint8_t reserved[12];
 };
 static_assert(sizeof(struct id_content) == sizeof(struct tutti_unique_id), "copied as bytes");
 
@@ -46,6 +50,7 @@ static struct fork_mutex lock = FORK_MUTEX(forget);
 /* Of this process, once it has made an id. */
 static tutti_store_t *home;
 static uint16_t home_port;
+static struct in_addr home_address;
 static char home_secret[SECRET_CHARS + 1];
 
 static void forget(void)
@@ -79,10 +84,13 @@ static enum tutti_status port_note(void *context, uint16_t port)
     return TUTTI_OK;
 }
 
-static enum tutti_status home_open(void)
+static enum tutti_status home_open(struct in_addr address)
 {
-    const struct store_url url = {.kind = STORE_TCP, .text = "127.0.0.1", .server = true};
+    struct store_url url = {.kind = STORE_TCP, .text = "127.0.0.1", .server = true};
     int64_t timeout_ms = 0;
+    if (address.s_addr)
+        snprintf(url.bind, sizeof url.bind, "0.0.0.0");
+    home_address = address;
     enum tutti_status status = store_default_timeout(&timeout_ms);
     if (status == TUTTI_OK)
         status = hex_fill(home_secret, SECRET_CHARS);
@@ -95,10 +103,10 @@ static enum tutti_status home_open(void)
     return tcp_open_with(&url, &options, &home);
 }
 
-static enum tutti_status id_make(struct id_content *content)
+static enum tutti_status id_make(struct in_addr address, struct id_content *content)
 {
     char key[TOKEN_CHARS + sizeof "/open"];
-    enum tutti_status status = home ? TUTTI_OK : home_open();
+    enum tutti_status status = home ? TUTTI_OK : home_open(address);
     if (status == TUTTI_OK)
         status = hex_fill(content->token, TOKEN_CHARS);
     if (status != TUTTI_OK)
@@ -108,6 +116,7 @@ static enum tutti_status id_make(struct id_content *content)
     content->port = home_port;
     memcpy(content->secret, home_secret, SECRET_CHARS);
     process_identify(&content->owner);
+    content->address = home_address;
     check_make(content, content->check);
     snprintf(key, sizeof key, "%.*s/open", TOKEN_CHARS, content->token);
     return tutti_store_set(home, key, "", 0);
@@ -115,13 +124,18 @@ static enum tutti_status id_make(struct id_content *content)
 
 enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id)
 {
+    return unique_id_make((struct in_addr){0}, id);
+}
+
+enum tutti_status unique_id_make(struct in_addr address, struct tutti_unique_id *id)
+{
     static const char call[] = "tutti_unique_id_create";
     struct id_content content = {.magic = 0};
     if (!id)
         return error_set(TUTTI_ERR_INVALID, "%s: id is NULL", call);
     memset(id, 0, sizeof *id);
     fork_mutex_lock(&lock);
-    enum tutti_status status = id_make(&content);
+    enum tutti_status status = id_make(address, &content);
     fork_mutex_unlock(&lock);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
@@ -130,6 +144,14 @@ enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id)
 }
 
 /* ---- the ranks ------------------------------------------------------------------------------- */
+
+/* Returns whether both are known and differ. */
+static bool is_elsewhere(const struct id_content *content)
+{
+    struct process self;
+    process_identify(&self);
+    return content->owner.host && self.host && content->owner.host != self.host;
+}
 
 static enum tutti_status id_check(const struct id_content *content)
 {
@@ -146,9 +168,6 @@ static enum tutti_status id_check(const struct id_content *content)
                          "Tutti %" PRIu32 " made the id, this is %d: run one version on all ranks",
                          content->version, TUTTI_VERSION);
     process_identify(&self);
-    if (content->owner.host && self.host && content->owner.host != self.host)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "the id was made on another host: Tutti joins the ranks of one host");
     if (process_has_ended(&content->owner, &self))
         return error_set(TUTTI_ERR_PEER_DEAD,
                          "process %" PRId64 ", which made the id and serves it, has ended: it must "
@@ -160,15 +179,32 @@ static enum tutti_status id_check(const struct id_content *content)
 static enum tutti_status store_join(const struct id_content *content, int64_t timeout_ms,
                                     tutti_store_t **store)
 {
-    const struct store_url url = {.kind = STORE_TCP, .text = "127.0.0.1", .port = content->port};
+    struct store_url url = {.kind = STORE_TCP, .text = "127.0.0.1", .port = content->port};
     char secret[SECRET_CHARS + 1] = "", token[TOKEN_CHARS + 1] = "";
     const struct tcp_options options = {
         .secret = secret, .connect_ms = timeout_ms, .timeout_ms = timeout_ms, .is_up = true};
     memcpy(secret, content->secret, SECRET_CHARS);
     memcpy(token, content->token, TOKEN_CHARS);
+    if (is_elsewhere(content))
+        inet_ntop(AF_INET, &content->address, url.text, sizeof url.text);
     enum tutti_status status = tcp_open_with(&url, &options, store);
     explicit_bzero(secret, sizeof secret);
     return status == TUTTI_OK ? store_prefix_add(*store, token) : status;
+}
+
+enum tutti_status unique_id_store(const struct tutti_unique_id *id, tutti_store_t **store)
+{
+    struct id_content content;
+    int64_t timeout_ms = 0;
+    memcpy(&content, id, sizeof content);
+    *store = NULL;
+    enum tutti_status status = id_check(&content);
+    if (status == TUTTI_OK && is_elsewhere(&content) && !content.address.s_addr)
+        status = error_set(TUTTI_ERR_DECLINED,
+                           "the id was made on another host, which has no address in a network");
+    if (status == TUTTI_OK)
+        status = store_default_timeout(&timeout_ms);
+    return status == TUTTI_OK ? store_join(&content, timeout_ms, store) : status;
 }
 
 /* The last rank deletes `open` before done/R, so look them up in the opposite order: if done/R was
@@ -215,6 +251,9 @@ static enum tutti_status create_from_id(const struct id_content *content, int ra
     tutti_store_t *store = NULL;
     int64_t timeout_ms = options->timeout_ms;
     enum tutti_status status = id_check(content);
+    if (status == TUTTI_OK && is_elsewhere(content))
+        status = error_set(TUTTI_ERR_DECLINED,
+                           "the id was made on another host: Tutti joins the ranks of one host");
     if (status == TUTTI_OK)
         status = store_default_timeout(&timeout_ms);
     if (status == TUTTI_OK)

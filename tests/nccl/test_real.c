@@ -3,6 +3,11 @@
 #include "harness.h"
 
 #include <dlfcn.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -128,12 +133,112 @@ static void test_hosts(void **unused)
     in_process("LOCAL_WORLD_SIZE", "4");
 }
 
+/* ---- several hosts, of which no variable tells ----------------------------------------------- */
+
+enum { SKIPPED = 77 };
+
+/* What is wrong with the second host. */
+enum trouble { NOTHING, NO_NETWORK, NO_LIBRARY };
+
+/* Makes the process another host: with another boot id, and maybe without a network. */
+static bool become_host(bool without_network)
+{
+    static const char text[] = "01234567-89ab-cdef-0123-456789abcdef\n";
+    char path[] = "/tmp/tutti-boot-id-XXXXXX";
+    const int file = mkstemp(path);
+    bool is = file >= 0 && write(file, text, sizeof text - 1) == (ssize_t)sizeof text - 1 &&
+              unshare(CLONE_NEWNS | (without_network ? CLONE_NEWNET : 0)) == 0 &&
+              mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+              mount(path, "/proc/sys/kernel/random/boot_id", NULL, MS_BIND, NULL) == 0;
+    close(file);
+    unlink(path);
+    return is;
+}
+
+static bool has_address(void)
+{
+    struct ifaddrs *all, *one;
+    CHECK(getifaddrs(&all) == 0);
+    for (one = all; one; one = one->ifa_next)
+        if (one->ifa_addr && one->ifa_addr->sa_family == AF_INET &&
+            !(one->ifa_flags & IFF_LOOPBACK) && strncmp(one->ifa_name, "docker", 6) != 0)
+            break;
+    freeifaddrs(all);
+    return one;
+}
+
+static int host_rank(int rank, ncclUniqueId id, enum trouble trouble)
+{
+    const bool second = rank % 2;
+    ncclComm_t comm = NULL;
+    char byte = 0;
+    if (second && !become_host(trouble == NO_NETWORK))
+        return SKIPPED;
+    if (second && trouble == NO_LIBRARY)
+        setenv("TUTTI_NCCL_LIBRARY", "/none", 1);
+    device_enter(rank);
+    const ncclResult_t result = ncclCommInitRank(&comm, RANKS, id, rank);
+    if (trouble == NOTHING) {
+        CHECK(result == ncclSuccess);
+        OK(ncclAllReduce(&byte, &byte, 1, ncclInt8, ncclSum, comm, NULL));
+        CHECK(strstr(calls(), "init all_reduce"));
+        OK(ncclCommDestroy(comm));
+        return 0;
+    }
+    CHECK(result != ncclSuccess && !comm);
+    CHECK(strstr(ncclGetLastError(NULL),
+                 trouble == NO_LIBRARY ? "TUTTI_NCCL_LIBRARY" : "TUTTI_DISABLE=1"));
+    return 0;
+}
+
+static void hosts_run(enum trouble trouble)
+{
+    ncclUniqueId id;
+    pid_t pids[RANKS];
+    bool skipped = false;
+    OK(ncclGetUniqueId(&id));
+    for (int r = 0; r < RANKS; r++) {
+        pids[r] = fork();
+        CHECK(pids[r] >= 0);
+        if (pids[r] == 0)
+            _exit(host_rank(r, id, trouble));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        int status = -1;
+        CHECK(waitpid(pids[r], &status, 0) == pids[r] && WIFEXITED(status));
+        CHECK(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == SKIPPED);
+        skipped |= WEXITSTATUS(status) == SKIPPED;
+    }
+    CHECK(!skipped);
+}
+
+/* All ranks end alike: by NVIDIA's library, or with an error that says what to set. */
+static void test_several_hosts(void **unused)
+{
+    int status = -1;
+    (void)unused;
+    const pid_t pid = fork();
+    if (pid == 0)
+        _exit(has_address() && become_host(true) ? 0 : SKIPPED);
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    if (status != 0) {
+        puts("skipped: needs root and a network, to be two hosts");
+        skip();
+    }
+    hosts_run(NOTHING);
+    hosts_run(NO_LIBRARY);
+    setenv("TUTTI_TIMEOUT_MS", "700", 1);
+    hosts_run(NO_NETWORK);
+    unsetenv("TUTTI_TIMEOUT_MS");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_disabled), /* forks, so before CUDA is used */
-        cmocka_unit_test(test_hosts),    cmocka_unit_test(test_version),
-        cmocka_unit_test(test_device),   cmocka_unit_test(test_device_at_once),
+        cmocka_unit_test(test_hosts),          cmocka_unit_test(test_several_hosts),
+        cmocka_unit_test(test_version),        cmocka_unit_test(test_device),
+        cmocka_unit_test(test_device_at_once),
     };
     setenv("TUTTI_NCCL_LIBRARY", REAL, 1);
     harness_setup();
