@@ -73,9 +73,9 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scala
                                      "%s: op or scalar is NULL, or residence %d is neither 0 nor 1",
                                      name, (int)residence));
     if (!comm->comm)
-        return comm_leave(
-            comm, fail_real(real_library()->premul_create(op, scalar, dtype, residence, comm->real),
-                            name));
+        return comm_leave(comm, fail_real(REAL(ncclRedOpCreatePreMulSum)(op, scalar, dtype,
+                                                                         residence, comm->real),
+                                          name));
     if (!dtype_bytes(dtype))
         return comm_leave(
             comm, fail(ncclInvalidArgument, "%s: %d is no data type of NCCL's", name, (int)dtype));
@@ -104,8 +104,8 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
     if (result != ncclSuccess)
         return result;
     if (!comm->comm && comm->real)
-        return comm_leave(
-            comm, fail_real(real_library()->op_destroy(op, comm->real), "ncclRedOpDestroy"));
+        return comm_leave(comm,
+                          fail_real(REAL(ncclRedOpDestroy)(op, comm->real), "ncclRedOpDestroy"));
     struct scalar *scalar = scalar_of(comm, op);
     if (!scalar)
         return comm_leave(comm, fail(ncclInvalidArgument,
@@ -115,138 +115,6 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
     tutti_op_destroy(scalar->op);
     *scalar = (struct scalar){.op = NULL};
     return comm_leave(comm, ncclSuccess);
-}
-
-/* ---- passing a call on ----------------------------------------------------------------------- */
-
-static int64_t timeout_ms;
-
-static void timeout_read(void)
-{
-    const char *text = getenv("TUTTI_TIMEOUT_MS");
-    timeout_ms = text && *text ? 0 : -1;
-}
-
-/* NCCL's operations wait for a late rank for ever, and programs rely on it: ranks wait while one of
- * them writes a checkpoint. So there is no time-out, unless TUTTI_TIMEOUT_MS sets one. */
-static int64_t call_timeout(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, timeout_read);
-    return timeout_ms;
-}
-
-static enum tutti_status submit(const struct call *call, tutti_stream_t stream)
-{
-    const struct tutti_call_options options = {.struct_size = sizeof options,
-                                               .timeout_ms = call_timeout(),
-                                               .max_blocks = call->max_blocks};
-    const enum tutti_dtype dtype = dtypes[call->dtype];
-    const tutti_op_t op = op_of(call);
-    tutti_comm_t *comm = call->comm->comm;
-    switch (call->kind) {
-    case CALL_ALL_REDUCE:
-        return tutti_all_reduce_with(call->send, call->recv, call->count, dtype, op, comm, stream,
-                                     &options);
-    case CALL_ALL_GATHER:
-        return tutti_all_gather_with(call->send, call->recv, call->count, dtype, comm, stream,
-                                     &options);
-    case CALL_REDUCE_SCATTER:
-        return tutti_reduce_scatter_with(call->send, call->recv, call->count, dtype, op, comm,
-                                         stream, &options);
-    case CALL_ALL_TO_ALL:
-        return tutti_all_to_all_with(call->send, call->recv, call->count, dtype, comm, stream,
-                                     &options);
-    case CALL_BROADCAST:
-        return tutti_broadcast_with(call->send, call->recv, call->count, dtype, call->peer, comm,
-                                    stream, &options);
-    case CALL_REDUCE:
-        return tutti_reduce_with(call->send, call->recv, call->count, dtype, op, call->peer, comm,
-                                 stream, &options);
-    case CALL_GATHER:
-        return tutti_gather_with(call->send, call->recv, call->count, dtype, call->peer, comm,
-                                 stream, &options);
-    case CALL_SCATTER:
-        return tutti_scatter_with(call->send, call->recv, call->count, dtype, call->peer, comm,
-                                  stream, &options);
-    case CALL_SEND:
-        return tutti_send_with(call->send, call->count, dtype, call->peer, comm, stream, &options);
-    case CALL_RECV:
-        return tutti_recv_with(call->recv, call->count, dtype, call->peer, comm, stream, &options);
-    }
-    return TUTTI_ERR_INVALID;
-}
-
-/* Functions of NCCL have six forms of arguments. */
-static ncclResult_t invoke(void *function, const struct call *call)
-{
-    typedef ncclResult_t reduces(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
-                                 ncclComm_t, cudaStream_t);
-    typedef ncclResult_t copies(const void *, void *, size_t, ncclDataType_t, ncclComm_t,
-                                cudaStream_t);
-    typedef ncclResult_t rooted(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t,
-                                cudaStream_t);
-    typedef ncclResult_t reduces_rooted(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
-                                        int, ncclComm_t, cudaStream_t);
-    typedef ncclResult_t sends(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
-    typedef ncclResult_t receives(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
-    const void *send = call->send;
-    void *recv = call->recv;
-    const size_t count = call->count;
-    const ncclDataType_t dtype = call->dtype;
-    ncclComm_t comm = call->comm->real;
-    const cudaStream_t stream = (cudaStream_t)(void *)call->stream;
-    switch (call->kind) {
-    case CALL_ALL_REDUCE:
-    case CALL_REDUCE_SCATTER:
-        return ((reduces *)function)(send, recv, count, dtype, call->op, comm, stream);
-    case CALL_ALL_GATHER:
-    case CALL_ALL_TO_ALL:
-        return ((copies *)function)(send, recv, count, dtype, comm, stream);
-    case CALL_BROADCAST:
-    case CALL_GATHER:
-    case CALL_SCATTER:
-        return ((rooted *)function)(send, recv, count, dtype, call->peer, comm, stream);
-    case CALL_REDUCE:
-        return ((reduces_rooted *)function)(send, recv, count, dtype, call->op, call->peer, comm,
-                                            stream);
-    case CALL_SEND:
-        return ((sends *)function)(send, count, dtype, call->peer, comm, stream);
-    case CALL_RECV:
-        return ((receives *)function)(recv, count, dtype, call->peer, comm, stream);
-    }
-    return ncclInternalError;
-}
-
-static ncclResult_t submit_real(const struct call *call)
-{
-    static const enum symbol symbols[] = {
-        [CALL_ALL_REDUCE] = SYMBOL_ncclAllReduce,
-        [CALL_ALL_GATHER] = SYMBOL_ncclAllGather,
-        [CALL_REDUCE_SCATTER] = SYMBOL_ncclReduceScatter,
-        [CALL_ALL_TO_ALL] = SYMBOL_ncclAlltoAll,
-        [CALL_BROADCAST] = SYMBOL_ncclBroadcast,
-        [CALL_REDUCE] = SYMBOL_ncclReduce,
-        [CALL_GATHER] = SYMBOL_ncclGather,
-        [CALL_SCATTER] = SYMBOL_ncclScatter,
-        [CALL_SEND] = SYMBOL_ncclSend,
-        [CALL_RECV] = SYMBOL_ncclRecv,
-    };
-    void *function = real_function(symbols[call->kind]);
-    return function ? fail_real(invoke(function, call), symbol_names[call->symbol])
-                    : real_absent(symbols[call->kind]);
-}
-
-ncclResult_t call_submit(const struct call *call, tutti_stream_t stream)
-{
-    const bool by_tutti = call->comm->comm;
-    const int64_t begin = report_begin();
-    const ncclResult_t result = by_tutti
-                                    ? fail_status(submit(call, stream), symbol_names[call->symbol])
-                                    : submit_real(call);
-    report_end(call->symbol, by_tutti ? SERVER_TUTTI : SERVER_REAL,
-               call->count * dtype_bytes(call->dtype), begin);
-    return result;
 }
 
 /* ---- NCCL's functions ------------------------------------------------------------------------ */
@@ -379,4 +247,128 @@ NCCL_DEFINE(ncclResult_t, ncclRecv, void *recv, size_t count, ncclDataType_t dty
     return call_make(
         (struct call){.symbol = SYMBOL_ncclRecv, .kind = CALL_RECV, .peer = peer, CALL_OPERANDS},
         NULL);
+}
+
+/* ---- passing a call on ----------------------------------------------------------------------- */
+
+static int64_t timeout_ms;
+
+static void timeout_read(void)
+{
+    const char *text = getenv("TUTTI_TIMEOUT_MS");
+    timeout_ms = text && *text ? 0 : -1;
+}
+
+/* NCCL's operations wait for a late rank for ever, and programs rely on it: ranks wait while one of
+ * them writes a checkpoint. So there is no time-out, unless TUTTI_TIMEOUT_MS sets one. */
+static int64_t call_timeout(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, timeout_read);
+    return timeout_ms;
+}
+
+static enum tutti_status submit(const struct call *call, tutti_stream_t stream)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .timeout_ms = call_timeout(),
+                                               .max_blocks = call->max_blocks};
+    const enum tutti_dtype dtype = dtypes[call->dtype];
+    const tutti_op_t op = op_of(call);
+    tutti_comm_t *comm = call->comm->comm;
+    switch (call->kind) {
+    case CALL_ALL_REDUCE:
+        return tutti_all_reduce_with(call->send, call->recv, call->count, dtype, op, comm, stream,
+                                     &options);
+    case CALL_ALL_GATHER:
+        return tutti_all_gather_with(call->send, call->recv, call->count, dtype, comm, stream,
+                                     &options);
+    case CALL_REDUCE_SCATTER:
+        return tutti_reduce_scatter_with(call->send, call->recv, call->count, dtype, op, comm,
+                                         stream, &options);
+    case CALL_ALL_TO_ALL:
+        return tutti_all_to_all_with(call->send, call->recv, call->count, dtype, comm, stream,
+                                     &options);
+    case CALL_BROADCAST:
+        return tutti_broadcast_with(call->send, call->recv, call->count, dtype, call->peer, comm,
+                                    stream, &options);
+    case CALL_REDUCE:
+        return tutti_reduce_with(call->send, call->recv, call->count, dtype, op, call->peer, comm,
+                                 stream, &options);
+    case CALL_GATHER:
+        return tutti_gather_with(call->send, call->recv, call->count, dtype, call->peer, comm,
+                                 stream, &options);
+    case CALL_SCATTER:
+        return tutti_scatter_with(call->send, call->recv, call->count, dtype, call->peer, comm,
+                                  stream, &options);
+    case CALL_SEND:
+        return tutti_send_with(call->send, call->count, dtype, call->peer, comm, stream, &options);
+    case CALL_RECV:
+        return tutti_recv_with(call->recv, call->count, dtype, call->peer, comm, stream, &options);
+    }
+    return TUTTI_ERR_INVALID;
+}
+
+/* Functions of NCCL have six forms of arguments. */
+static ncclResult_t invoke(void *function, const struct call *call)
+{
+    const void *send = call->send;
+    void *recv = call->recv;
+    const size_t count = call->count;
+    const ncclDataType_t dtype = call->dtype;
+    ncclComm_t comm = call->comm->real;
+    const cudaStream_t stream = (cudaStream_t)(void *)call->stream;
+    switch (call->kind) {
+    case CALL_ALL_REDUCE:
+    case CALL_REDUCE_SCATTER:
+        return ((__typeof__(&ncclAllReduce))function)(send, recv, count, dtype, call->op, comm,
+                                                      stream);
+    case CALL_ALL_GATHER:
+    case CALL_ALL_TO_ALL:
+        return ((__typeof__(&ncclAllGather))function)(send, recv, count, dtype, comm, stream);
+    case CALL_BROADCAST:
+    case CALL_GATHER:
+    case CALL_SCATTER:
+        return ((__typeof__(&ncclBroadcast))function)(send, recv, count, dtype, call->peer, comm,
+                                                      stream);
+    case CALL_REDUCE:
+        return ((__typeof__(&ncclReduce))function)(send, recv, count, dtype, call->op, call->peer,
+                                                   comm, stream);
+    case CALL_SEND:
+        return ((__typeof__(&ncclSend))function)(send, count, dtype, call->peer, comm, stream);
+    case CALL_RECV:
+        return ((__typeof__(&ncclRecv))function)(recv, count, dtype, call->peer, comm, stream);
+    }
+    return ncclInternalError;
+}
+
+static ncclResult_t submit_real(const struct call *call)
+{
+    static const enum symbol symbols[] = {
+        [CALL_ALL_REDUCE] = SYMBOL_ncclAllReduce,
+        [CALL_ALL_GATHER] = SYMBOL_ncclAllGather,
+        [CALL_REDUCE_SCATTER] = SYMBOL_ncclReduceScatter,
+        [CALL_ALL_TO_ALL] = SYMBOL_ncclAlltoAll,
+        [CALL_BROADCAST] = SYMBOL_ncclBroadcast,
+        [CALL_REDUCE] = SYMBOL_ncclReduce,
+        [CALL_GATHER] = SYMBOL_ncclGather,
+        [CALL_SCATTER] = SYMBOL_ncclScatter,
+        [CALL_SEND] = SYMBOL_ncclSend,
+        [CALL_RECV] = SYMBOL_ncclRecv,
+    };
+    void *function = real_function(symbols[call->kind]);
+    return function ? fail_real(invoke(function, call), symbol_names[call->symbol])
+                    : real_absent(symbols[call->kind]);
+}
+
+ncclResult_t call_submit(const struct call *call, tutti_stream_t stream)
+{
+    const bool by_tutti = call->comm->comm;
+    const int64_t begin = report_begin();
+    const ncclResult_t result = by_tutti
+                                    ? fail_status(submit(call, stream), symbol_names[call->symbol])
+                                    : submit_real(call);
+    report_end(call->symbol, by_tutti ? SERVER_TUTTI : SERVER_REAL,
+               call->count * dtype_bytes(call->dtype), begin);
+    return result;
 }

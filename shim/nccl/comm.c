@@ -160,8 +160,8 @@ static ncclResult_t tutti_end(ncclComm_t comm, const char *name)
 
 static ncclResult_t real_end(ncclComm_t comm, const char *name)
 {
-    const struct real *real = real_library();
-    return fail_real(comm->revoked ? real->abort(comm->real) : real->destroy(comm->real), name);
+    return fail_real((comm->revoked ? REAL(ncclCommAbort) : REAL(ncclCommDestroy))(comm->real),
+                     name);
 }
 
 ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
@@ -194,7 +194,7 @@ static ncclResult_t make_finalized(struct create *create)
     const struct ncclComm *comm = create->comm;
     const char *name = symbol_names[create->symbol];
     if (comm->real && !comm->comm)
-        return fail_real(real_library()->finalize(comm->real), name);
+        return fail_real(REAL(ncclCommFinalize)(comm->real), name);
     return fail_status(tutti_comm_finalize(comm->comm, -1), name);
 }
 
@@ -276,7 +276,7 @@ NCCL_DEFINE(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *
     if (*error == ncclSuccess && comm->comm && !comm->revoked)
         *error = result_of(tutti_comm_status(comm->comm, NULL), tutti_last_error());
     else if (*error == ncclSuccess && comm->real && !comm->comm)
-        return comm_leave(comm, real_library()->async_error(comm->real, error));
+        return comm_leave(comm, REAL(ncclCommGetAsyncError)(comm->real, error));
     else if (*error != ncclSuccess && *error != ncclInProgress)
         fail_again(*error, comm->error);
     return comm_leave(comm, ncclSuccess);
@@ -320,10 +320,6 @@ struct properties {
 
 NCCL_DEFINE(ncclResult_t, ncclCommQueryProperties, ncclComm_t comm, void *properties)
 {
-    ncclResult_t (*const function)(ncclComm_t, void *) =
-        comm && comm->real
-            ? (ncclResult_t(*)(ncclComm_t, void *))real_function(SYMBOL_ncclCommQueryProperties)
-            : NULL;
     struct properties *own = properties, head;
     const ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommQueryProperties, true);
     if (result != ncclSuccess)
@@ -332,9 +328,9 @@ NCCL_DEFINE(ncclResult_t, ncclCommQueryProperties, ncclComm_t comm, void *proper
         return comm_leave(comm, fail(ncclInvalidArgument,
                                      "ncclCommQueryProperties: the struct was not initialized: use "
                                      "NCCL_COMM_PROPERTIES_INITIALIZER"));
-    if (function)
-        return comm_leave(comm,
-                          fail_real(function(comm->real, properties), "ncclCommQueryProperties"));
+    if (comm->real && REAL(ncclCommQueryProperties))
+        return comm_leave(comm, fail_real(REAL(ncclCommQueryProperties)(comm->real, properties),
+                                          "ncclCommQueryProperties"));
     head = *own;
     memset(own, 0, own->size);
     head.rank = comm->rank;
@@ -350,19 +346,17 @@ NCCL_DEFINE(ncclResult_t, ncclGetVersion, int *version)
     if (!version)
         return fail(ncclInvalidArgument, "ncclGetVersion: NULL");
     *version = SHIM_NCCL_VERSION;
-    return real_library() ? real_library()->get_version(version) : ncclSuccess;
+    return real_library() ? REAL(ncclGetVersion)(version) : ncclSuccess;
 }
 
 /* Nothing leaves the host, so there is nothing to encrypt. NVIDIA's library gets the setting if it
  * serves communicators across hosts. */
 NCCL_DEFINE(ncclResult_t, ncclSetEncryption, const ncclEncryptionConfig_t *config)
 {
-    ncclResult_t (*const function)(const ncclEncryptionConfig_t *) =
-        real_serves_all() ? (ncclResult_t(*)(const ncclEncryptionConfig_t *))real_function(
-                                SYMBOL_ncclSetEncryption)
-                          : NULL;
     if (!config || config->magic != NCCL_API_MAGIC)
         return fail(ncclInvalidArgument, "ncclSetEncryption: the configuration is NULL or was not "
                                          "initialized: use NCCL_ENCRYPTION_CONFIG_INITIALIZER");
-    return function ? fail_real(function(config), "ncclSetEncryption") : ncclSuccess;
+    return real_serves_all() && REAL(ncclSetEncryption)
+               ? fail_real(REAL(ncclSetEncryption)(config), "ncclSetEncryption")
+               : ncclSuccess;
 }

@@ -293,11 +293,11 @@ static ncclResult_t make_at_store(struct create *create, struct shared_store *sh
 
 static ncclResult_t real_init(ncclComm_t comm, const ncclUniqueId *id, enum symbol symbol)
 {
-    const struct real *real = real_library();
-    ncclResult_t result =
-        real ? fail_real(real->init(&comm->real, comm->ranks, *id, comm->rank, NULL),
-                         symbol_names[symbol])
-             : real_absent(symbol);
+    const ncclResult_t result =
+        real_library() ? fail_real(REAL(ncclCommInitRankConfig)(&comm->real, comm->ranks, *id,
+                                                                comm->rank, NULL),
+                                   symbol_names[symbol])
+                       : real_absent(symbol);
     if (result != ncclSuccess)
         comm->real = NULL;
     return result;
@@ -305,17 +305,16 @@ static ncclResult_t real_init(ncclComm_t comm, const ncclUniqueId *id, enum symb
 
 ncclResult_t create_real(ncclComm_t comm, enum symbol symbol)
 {
-    const struct real *real = real_library();
     struct shared_store shared;
     ncclUniqueId id;
     if (comm->real)
         return ncclSuccess;
     ncclResult_t result =
-        real ? shared_open(comm, every_rank(comm), symbol, &shared) : real_absent(symbol);
+        real_library() ? shared_open(comm, every_rank(comm), symbol, &shared) : real_absent(symbol);
     if (result != ncclSuccess)
         return result;
     if (comm->rank == 0)
-        result = fail_real(real->get_id(&id), symbol_names[symbol]);
+        result = fail_real(REAL(ncclGetUniqueId)(&id), symbol_names[symbol]);
     if (result == ncclSuccess)
         result = fail_status(shared_bytes(&shared, "id", comm->rank == 0, &id, sizeof id),
                              symbol_names[symbol]);
@@ -514,8 +513,7 @@ static ncclResult_t make_split(struct create *create)
     comm->lineage = name_of('s', lineage, sizeof lineage);
     if (!parent->comm)
         return fail_real(
-            real_library()->split(parent->real, create->color, create->key, &comm->real, NULL),
-            name);
+            REAL(ncclCommSplit)(parent->real, create->color, create->key, &comm->real, NULL), name);
     if (parent->revoked)
         return split_at_store(create);
     const ncclResult_t result =

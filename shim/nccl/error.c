@@ -85,12 +85,10 @@ ncclResult_t fail_status(enum tutti_status status, const char *call)
 
 ncclResult_t fail_real(ncclResult_t result, const char *call)
 {
-    const char *(*const last_error)(ncclComm_t) =
-        (const char *(*)(ncclComm_t))real_function(SYMBOL_ncclGetLastError);
     if (result == ncclSuccess || result == ncclInProgress)
         return result;
     return fail(result, "%s, by NVIDIA's library: %s", call,
-                last_error ? last_error(NULL) : ncclGetErrorString(result));
+                REAL(ncclGetLastError) ? REAL(ncclGetLastError)(NULL) : ncclGetErrorString(result));
 }
 
 NCCL_DEFINE(const char *, ncclGetErrorString, ncclResult_t result)

@@ -107,19 +107,19 @@ static ncclResult_t messages_join(struct call *calls, int count, bool before)
 /* Calls of communicators that NVIDIA's library serves are a group of its own. */
 static ncclResult_t calls_run_real(const struct call *calls, int count)
 {
-    const struct real *real = NULL;
+    bool started = false;
     ncclResult_t result = ncclSuccess;
     for (int i = 0; i < count && result == ncclSuccess; i++) {
         if (calls[i].comm->comm)
             continue;
-        if (!real) {
-            real = real_library();
-            result = fail_real(real->group_start(), "ncclGroupStart");
-        }
+        if (!started)
+            result = fail_real(REAL(ncclGroupStart)(), "ncclGroupStart");
+        started = true;
         if (result == ncclSuccess)
             result = call_submit(&calls[i], calls[i].stream);
     }
-    const ncclResult_t ended = real ? fail_real(real->group_end(), "ncclGroupEnd") : ncclSuccess;
+    const ncclResult_t ended =
+        started ? fail_real(REAL(ncclGroupEnd)(), "ncclGroupEnd") : ncclSuccess;
     return result == ncclSuccess ? ended : result;
 }
 

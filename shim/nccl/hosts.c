@@ -59,7 +59,7 @@ NCCL_DEFINE(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id)
     if (!id)
         return fail(ncclInvalidArgument, "ncclGetUniqueId: the id is NULL");
     if (real_serves_all())
-        return real_library() ? fail_real(real_library()->get_id(id), "ncclGetUniqueId")
+        return real_library() ? fail_real(REAL(ncclGetUniqueId)(id), "ncclGetUniqueId")
                               : real_absent(SYMBOL_ncclGetUniqueId);
     const ncclResult_t result =
         fail_status(unique_id_make(address_of_host(), &made), "ncclGetUniqueId");
@@ -101,7 +101,7 @@ static ncclResult_t agree_real(struct meeting *meeting, const char *name)
     bool has = real_library(), all_same;
     size_t size;
     if (has && first)
-        has = fail_real(real_library()->get_id(id), name) == ncclSuccess;
+        has = fail_real(REAL(ncclGetUniqueId)(id), name) == ncclSuccess;
     enum tutti_status status = compare(meeting, "library", has, &all_same);
     if (status == TUTTI_OK && !(has && all_same))
         return fail(ncclInvalidUsage,

@@ -18,7 +18,7 @@ NCCL_DEFINE(ncclResult_t, ncclMemAlloc, void **memory, size_t bytes)
         return fail(ncclInvalidArgument, "ncclMemAlloc: NULL, or 0 bytes");
     *memory = NULL;
     if (real_serves_all() && real_library())
-        return fail_real(real_library()->mem_alloc(memory, bytes), "ncclMemAlloc");
+        return fail_real(REAL(ncclMemAlloc)(memory, bytes), "ncclMemAlloc");
     const enum tutti_status status = cuda_driver_open(&driver);
     if (status != TUTTI_OK)
         return fail_status(status, "ncclMemAlloc");
@@ -36,7 +36,7 @@ NCCL_DEFINE(ncclResult_t, ncclMemFree, void *memory)
     if (!memory)
         return ncclSuccess;
     if (real_serves_all() && real_library())
-        return fail_real(real_library()->mem_free(memory), "ncclMemFree");
+        return fail_real(REAL(ncclMemFree)(memory), "ncclMemFree");
     const enum tutti_status status = cuda_driver_open(&driver);
     if (status != TUTTI_OK)
         return fail_status(status, "ncclMemFree");
@@ -73,8 +73,8 @@ NCCL_DEFINE(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void *handl
 
 static ncclResult_t window_register(ncclComm_t comm, struct ncclWindow_vidmem *window)
 {
-    return fail_real(real_library()->window_register(comm->real, window->memory, window->bytes,
-                                                     &window->real, window->flags),
+    return fail_real(REAL(ncclCommWindowRegister)(comm->real, window->memory, window->bytes,
+                                                  &window->real, window->flags),
                      "ncclCommWindowRegister");
 }
 
@@ -129,7 +129,7 @@ NCCL_DEFINE(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_
                                                           "window of the communicator"));
     *place = window->next;
     if (window->real && comm->real)
-        result = fail_real(real_library()->window_deregister(comm->real, window->real),
+        result = fail_real(REAL(ncclCommWindowDeregister)(comm->real, window->real),
                            "ncclCommWindowDeregister");
     free(window);
     return comm_leave(comm, result);

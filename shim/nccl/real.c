@@ -24,8 +24,8 @@
 #endif
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct real functions;
-static void *library;
+static void *functions[SYMBOLS];
+static bool found;
 static const char *lacking = "no libnccl.so.2 of NVIDIA's was found; name it in TUTTI_NCCL_LIBRARY";
 
 const char *const symbol_names[SYMBOLS] = {
@@ -94,14 +94,6 @@ static bool find(char path[PATH_MAX])
 
 static void open_library(void)
 {
-    static const struct {
-        const char *name;
-        size_t offset;
-    } members[] = {
-#define REAL_ROW(member, symbol, arguments) {#symbol, offsetof(struct real, member)},
-        REAL_MAP(REAL_ROW)
-#undef REAL_ROW
-    };
     char path[PATH_MAX];
     if (!find(path))
         return;
@@ -111,28 +103,24 @@ static void open_library(void)
         lacking = "NVIDIA's library cannot be opened; a line of the log says why";
         return;
     }
-    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-        void *function = dlsym(handle, members[i].name);
-        if (!function) {
-            log_write(TUTTI_LOG_WARN, -1, "NCCL: %s lacks %s", path, members[i].name);
-            lacking = "NVIDIA's library is older than 2.28; name a newer one in TUTTI_NCCL_LIBRARY";
-            return;
-        }
-        memcpy((char *)&functions + members[i].offset, &function, sizeof function);
-    }
-    log_write(TUTTI_LOG_INFO, -1, "NCCL: %s serves what Tutti does not", path);
-    library = handle;
+    for (int symbol = 0; symbol < SYMBOLS; symbol++)
+        functions[symbol] = dlsym(handle, symbol_names[symbol]);
+    found = functions[SYMBOL_ncclDevCommCreate]; /* and so what 2.28 has */
+    if (found)
+        log_write(TUTTI_LOG_INFO, -1, "NCCL: %s serves what Tutti does not", path);
+    else
+        lacking = "NVIDIA's library is older than 2.28; name a newer one in TUTTI_NCCL_LIBRARY";
 }
 
-const struct real *real_library(void)
+bool real_library(void)
 {
     pthread_once(&once, open_library);
-    return library ? &functions : NULL;
+    return found;
 }
 
 void *real_function(enum symbol symbol)
 {
-    return real_library() ? dlsym(library, symbol_names[symbol]) : NULL;
+    return real_library() ? functions[symbol] : NULL;
 }
 
 ncclResult_t real_absent(enum symbol symbol)

@@ -5,40 +5,25 @@
 
 #include "shim.h"
 
-/* X(member, symbol, arguments): what the shim itself calls. */
-#define REAL_MAP(X)                                                                                \
-    X(get_version, ncclGetVersion, (int *version))                                                 \
-    X(get_id, ncclGetUniqueId, (ncclUniqueId * id))                                                \
-    X(init, ncclCommInitRankConfig,                                                                \
-      (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config))             \
-    X(finalize, ncclCommFinalize, (ncclComm_t comm))                                               \
-    X(destroy, ncclCommDestroy, (ncclComm_t comm))                                                 \
-    X(abort, ncclCommAbort, (ncclComm_t comm))                                                     \
-    X(split, ncclCommSplit,                                                                        \
-      (ncclComm_t comm, int color, int key, ncclComm_t *child, ncclConfig_t *config))              \
-    X(async_error, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t * error))                 \
-    X(group_start, ncclGroupStart, (void))                                                         \
-    X(group_end, ncclGroupEnd, (void))                                                             \
-    X(premul_create, ncclRedOpCreatePreMulSum,                                                     \
-      (ncclRedOp_t * op, void *scalar, ncclDataType_t dtype, ncclScalarResidence_t residence,      \
-       ncclComm_t comm))                                                                           \
-    X(op_destroy, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))                             \
-    X(window_register, ncclCommWindowRegister,                                                     \
-      (ncclComm_t comm, void *memory, size_t bytes, ncclWindow_t *window, int flags))              \
-    X(window_deregister, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t window))         \
-    X(mem_alloc, ncclMemAlloc, (void **memory, size_t bytes))                                      \
-    X(mem_free, ncclMemFree, (void *memory))
-
-struct real {
-#define REAL_MEMBER(member, symbol, arguments) ncclResult_t(*member) arguments;
-    REAL_MAP(REAL_MEMBER)
-#undef REAL_MEMBER
-};
-
-/* NULL if there is none, or it lacks a function above: real_absent() says why. */
-const struct real *real_library(void);
+/* False if there is none, or one older than 2.28: real_absent() says why. */
+bool real_library(void);
 /* A function by its name; NULL if the library or the function is not there. */
 void *real_function(enum symbol symbol);
+/* The same, with the type of our function of that name. */
+#define REAL(name) ((__typeof__(&(name)))real_function(SYMBOL_##name))
+
+/* What one file calls there and another one defines here. */
+EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
+                                           ncclConfig_t *config);
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm);
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm);
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm);
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
+                                  ncclConfig_t *config);
+EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
+                                           ncclWindow_t *made, int flags);
+EXPORT const char *ncclGetLastError(ncclComm_t comm);
+
 /* The error of a call that only NVIDIA's library could serve. */
 ncclResult_t real_absent(enum symbol symbol);
 /* Whether NVIDIA's library serves everything: TUTTI_DISABLE is set, or the launcher has started
