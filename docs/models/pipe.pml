@@ -15,7 +15,7 @@
  * takes a credit of another operation; NO_FENCE, a credit that overtakes the stores which empty the lines; SHORT,
  * a reader that gives one credit less; ONE_SET, operations that all take the same pipes; NO_HEADER, a rank that
  * does not await the headers of those which send it nothing; NO_TAG, a reader that takes the flagged line of an
- * earlier piece.
+ * earlier piece; FIRST_ALONE, with ONE_BLOCK, a fence behind what the first lane has emptied.
  */
 #define ALL 1
 #define SENDS 2
@@ -92,6 +92,9 @@ inline choose()
 #elif LANES == 2
         :: shape(ALL, 1, 4)
         :: shape(SENDS, 2, 7)
+#ifdef ONE_BLOCK
+        :: shape(ALL, 2, 8)
+#endif
 #else
         :: shape(ALL, 1, 1)
         :: shape(ALL, 1, 5)
@@ -149,9 +152,9 @@ inline collect()
 
 #define RECEIVES_NOTHING (kind[OP] == (me == 0 -> SENDS : RECEIVES))
 
-proctype Worker(byte me; byte lane)
+proctype Worker(byte me; byte block)
 {
-    byte turn, peer;
+    byte turn, peer, lane;
 #ifdef BYTES
     byte escape;
 #endif
@@ -159,23 +162,30 @@ proctype Worker(byte me; byte lane)
     do
     :: atomic {
         choose();
-        if
-        :: lane < width[OP] -> push(0)
-        :: else
-        fi
+        lane = FIRST_LANE;
+        do
+        :: lane < width[OP] -> push(0); lane = NEXT_LANE
+        :: else -> break
+        od
        }
        do
-       :: lane < width[OP] && turn < TURNS ->
+       :: block < width[OP] && turn < TURNS ->
             atomic {
-                if
-                :: turn + 1 < TURNS -> MAY_PUSH(TO, turn + 1); push(turn + 1)
-                :: else
-                fi
+                lane = FIRST_LANE;
+                do
+                :: lane < width[OP] && turn + 1 < TURNS -> MAY_PUSH(TO, turn + 1); push(turn + 1); lane = NEXT_LANE
+                :: else -> break
+                od
             }
             atomic {
+                lane = FIRST_LANE;
+                do
+                :: lane < width[OP] && !RECEIVES_NOTHING -> collect(); lane = NEXT_LANE
+                :: else -> break
+                od;
                 if
                 :: RECEIVES_NOTHING
-                :: else -> collect(); end_turn()
+                :: else -> end_turn()
                 fi;
                 turn++
             }
@@ -192,7 +202,7 @@ proctype Worker(byte me; byte lane)
 }
 
 init {
-    byte rank, lane;
+    byte rank, block;
     atomic {
         run_all()
 #ifdef BYTES

@@ -5,12 +5,22 @@
  * The first worker that comes to an operation chooses its kind, blocks and units; the last one of a launch ends
  * it. Operations follow each other in every order, and never end. Each takes the other set of pipes.
  *
- * Abstracted: what a line is, is its operation, modulo 4, its piece, source and worker. A block has one worker,
+ * A lane is a column. A rank has a block for each lane; or, with SHARED, all have one block for all lanes; with
+ * ONE_BLOCK rank 0 has.
+ *
+ * Abstracted: what a line is, is its operation, modulo 4, its piece, source and worker. A lane has one worker,
  * and a block that an operation does not have waits for the next one. A rank has entered an operation when its
  * former launch has ended. A credit lands at any time, at the latest with the next one of that block.
  */
 #ifndef LANES
-#define LANES 1 /* blocks, at most */
+#define LANES 1 /* columns, at most */
+#endif
+#if defined(SHARED)
+#define BLOCKS(rank) 1
+#elif defined(ONE_BLOCK)
+#define BLOCKS(rank) ((rank) == 0 -> 1 : LANES)
+#else
+#define BLOCKS(rank) LANES
 #endif
 #define PIPES 3
 #define USES 4
@@ -23,11 +33,11 @@
 #include "lines.pml"
 
 byte kind[USES]; /* of the operation; 0: not yet known */
-byte width[USES]; /* its blocks */
+byte width[USES]; /* its lanes */
 byte units[USES]; /* of a block of data, or of a chunk */
 byte use[RANKS];  /* the operation that the rank is in */
 
-byte busy[RANKS] = LANES; /* workers that have not ended their part of it */
+byte busy[RANKS]; /* blocks that have not ended their part of it */
 bit launch[RANKS];        /* turned when all have */
 
 /* The barriers of a block: the turn, from 1, whose lines are emptied; the fence is behind them. */
@@ -38,9 +48,18 @@ bit fenced[RANKS * LANES];
 byte credit[RANKS * RANKS * LANES], credit_air[RANKS * RANKS * LANES];
 
 #define OP use[me]
-#define BLOCK (me * LANES + lane)
+#define BLOCK (me * LANES + block)
 #define TURNS ((units[OP] + width[OP] - 1) / width[OP])
 #define HAS(q) ((q) * width[OP] + lane < units[OP])
+
+/* Of the lanes that a block serves: the first one, the next one. */
+#ifdef DESCENDING
+#define FIRST_LANE (me == 0 && BLOCKS(me) == 1 -> width[OP] - 1 : block)
+#define NEXT_LANE (me == 0 && BLOCKS(me) == 1 -> (lane == 0 -> LANES : lane - 1) : lane + BLOCKS(me))
+#else
+#define FIRST_LANE block
+#define NEXT_LANE (lane + BLOCKS(me))
+#endif
 #ifdef ONE_SET
 #define SET 0
 #else
@@ -129,30 +148,41 @@ inline end_turn()
 }
 
 /* The control warp of a block. */
-proctype Control(byte me; byte lane)
+proctype Control(byte me; byte block)
 {
-    byte peer;
+    byte peer, lane;
     do
     :: atomic {
         emptied[BLOCK] != 0 ->
+        lane = block;
+        do
+        :: lane < width[OP] ->
 #ifndef NO_FENCE
-        for (peer : 0 .. RANKS - 1) {
-            if
-            :: peer != me ->
+            for (peer : 0 .. RANKS - 1) {
+                if
+#ifdef FIRST_ALONE
+                :: peer != me && lane == block ->
+#else
+                :: peer != me ->
+#endif
 #if HOPS == 2
-                fence(AT(me, emptied[BLOCK] - 1, 1, peer));
+                    fence(AT(me, emptied[BLOCK] - 1, 1, peer));
 #endif
-                fence(AT(me, emptied[BLOCK] - 1, 0, peer))
-            :: else
-            fi
-        }
+                    fence(AT(me, emptied[BLOCK] - 1, 0, peer))
+                :: else
+                fi
+            }
 #endif
-        for (peer : 0 .. RANKS - 1) {
-            if
-            :: GIVES(peer) -> give(CREDIT_AT(peer, me), OP * 8 + emptied[BLOCK])
-            :: else
-            fi
-        }
+            for (peer : 0 .. RANKS - 1) {
+                if
+                :: GIVES(peer) -> give(CREDIT_AT(peer, me), OP * 8 + emptied[BLOCK])
+                :: else
+                fi
+            }
+            lane = lane + BLOCKS(me)
+        :: else -> break
+        od;
+        lane = 0;
         peer = 0;
         emptied[BLOCK] = 0;
         fenced[BLOCK] = 1
@@ -180,7 +210,7 @@ inline end_launch()
 #ifndef NO_HEADER
     for (peer : 0 .. RANKS - 1) {
         if
-        :: lane == 0 && peer != me && !IS_SOURCE(peer) -> HAS_ENTERED(peer)
+        :: block == 0 && peer != me && !IS_SOURCE(peer) -> HAS_ENTERED(peer)
         :: else
         fi
     }
@@ -193,7 +223,7 @@ inline end_launch()
             fence(me * 2 * PIPES * PIPE + peer)
         }
         forget_credits();
-        busy[me] = LANES;
+        busy[me] = BLOCKS(me);
         OP = (OP + 1) % USES;
         launch[me] = !launch[me]
     :: else
@@ -207,9 +237,10 @@ inline run_all()
 {
     run_wires();
     for (rank : 0 .. RANKS - 1) {
-        for (lane : 0 .. LANES - 1) {
-            run Worker(rank, lane);
-            run Control(rank, lane)
+        busy[rank] = BLOCKS(rank);
+        for (block : 0 .. BLOCKS(rank) - 1) {
+            run Worker(rank, block);
+            run Control(rank, block)
         }
     }
 #if !defined(RACES)

@@ -8,7 +8,8 @@
  *
  * Shown: as pipe.pml.
  *
- * Twins: NO_CREDIT, AHEAD, NO_FENCE, NO_HEADER, as of pipe.pml.
+ * Twins: NO_CREDIT, AHEAD, NO_FENCE, NO_HEADER, as of pipe.pml; DESCENDING, with SHARED, a rank that takes its lanes in
+ * descending order.
  */
 #define BROADCASTS 1
 #define REDUCES 2
@@ -44,7 +45,10 @@ inline choose()
     if
     :: kind[OP] == 0 ->
         if
-#ifdef TO_ALL
+#if LANES == 2
+        :: shape(REDUCES, 2, 3)
+        :: shape(REDUCES, 2, 8)
+#elif defined(TO_ALL)
         :: shape(REDUCES, 1, 1)
         :: shape(REDUCES, 1, 5)
 #else
@@ -108,20 +112,30 @@ inline gather()
     peer = 0
 }
 
-proctype Worker(byte me; byte lane)
+proctype Worker(byte me; byte block)
 {
-    byte turn, peer;
+    byte turn, peer, lane;
     bit number;
     do
-    :: atomic { choose(); push(0) }
+    :: atomic {
+        choose();
+        lane = FIRST_LANE;
+        do
+        :: lane < width[OP] -> push(0); lane = NEXT_LANE
+        :: else -> break
+        od
+       }
        do
-       :: turn < TURNS ->
+       :: block < width[OP] && turn < TURNS ->
             atomic {
-                if
-                :: turn + 1 < TURNS -> MAY_PUSH(OWNERS, turn + 1); push(turn + 1)
-                :: else
-                fi
+                lane = FIRST_LANE;
+                do
+                :: lane < width[OP] && turn + 1 < TURNS -> MAY_PUSH(OWNERS, turn + 1); push(turn + 1); lane = NEXT_LANE
+                :: else -> break
+                od;
+                lane = FIRST_LANE
             }
+each_lane:
             /* hand_on() */
             if
             :: !IS_ROOT ->
@@ -132,6 +146,11 @@ proctype Worker(byte me; byte lane)
             atomic {
                 if
                 :: GATHERS -> gather()
+                :: else
+                fi;
+                lane = NEXT_LANE;
+                if
+                :: lane < width[OP] -> goto each_lane
                 :: else
                 fi;
                 if
@@ -148,6 +167,6 @@ proctype Worker(byte me; byte lane)
 }
 
 init {
-    byte rank, lane;
+    byte rank, block;
     atomic { run_all() }
 }

@@ -7,13 +7,15 @@
  * one too many; then cells are packed otherwise. The first worker that comes chooses; shapes follow each
  * other in every order, and operations never end.
  *
+ * With ONE_BLOCK one block of rank 0 serves both lanes: each step for both, and the fence before step 1.
+ *
  * Abstracted: what a line is, is its piece, modulo 6, its source and lane. A block has one worker, so that
  * its control warp's fence, for which the worker waits a turn later, is a wait of the worker for what it had
  * emptied before. The end of a launch waits for what the rank has emptied, but not for what it has pushed.
  *
  * Shown: as one_shot_lines.pml.
  *
- * Twins: TWO_PIPES; NO_FENCE.
+ * Twins: TWO_PIPES; NO_FENCE; FIRST_ALONE, a fence behind what the first lane has emptied.
  */
 #ifndef LANES
 #define LANES 1
@@ -34,8 +36,14 @@ byte chunk[OPS]; /* units of a whole chunk */
 byte lacks[OPS]; /* so many the last rank's */
 
 byte first[RANKS];        /* piece of the operation */
-byte busy[RANKS] = LANES; /* workers that have not ended their part of it */
+byte busy[RANKS]; /* workers that have not ended their part of it */
 bit launch[RANKS];        /* turned when all have */
+
+#ifdef ONE_BLOCK
+#define WORKERS(rank) ((rank) == 0 -> 1 : LANES)
+#else
+#define WORKERS(rank) LANES
+#endif
 
 #define TURNS ((chunk[op] + width[op] - 1) / width[op])
 #define PIECE(turn) ((first[me] + (turn)) % PIECES)
@@ -162,7 +170,7 @@ inline end_launch()
             fence(me * PIPES * PIPE + peer)
         }
         first[me] = (first[me] + TURNS) % PIECES;
-        busy[me] = LANES;
+        busy[me] = WORKERS(me);
         launch[me] = !launch[me]
     :: else
     fi
@@ -198,13 +206,84 @@ proctype Worker(byte me; byte lane)
     od
 }
 
+#ifdef ONE_BLOCK
+#ifdef FIRST_ALONE
+#define FENCED_LANES 1
+#else
+#define FENCED_LANES LANES
+#endif
+
+proctype Shared(byte me)
+{
+    byte op, turn, peer, lane;
+    bit number;
+    do
+    :: atomic {
+        choose();
+        for (lane : 0 .. LANES - 1) {
+            push(0)
+        }
+        peer = 0
+       }
+       do
+       :: turn < TURNS ->
+            atomic {
+                for (lane : 0 .. FENCED_LANES - 1) {
+                    fence_turn()
+                }
+                peer = 0;
+                lane = 0
+            }
+            do
+            :: atomic { lane < LANES -> reduce(); peer = 0 }
+               atomic { push_result(); peer = 0; lane++ }
+            :: else -> break
+            od;
+            atomic {
+                for (lane : 0 .. LANES - 1) {
+                    push(turn + 1)
+                }
+                peer = 0;
+                lane = 0
+            }
+            do
+            :: atomic { lane < LANES -> collect(); peer = 0; lane++ }
+            :: else -> break
+            od;
+            turn++
+       :: else -> break
+       od;
+       atomic {
+        end_launch();
+        peer = 0;
+        turn = 0;
+        lane = 0;
+        number = !number
+       }
+       atomic {
+        launch[me] == number;
+        op = (op + 1) % OPS
+       }
+    od
+}
+#endif
+
 init {
     byte rank, lane;
     atomic {
         run_wires();
         for (rank : 0 .. RANKS - 1) {
+            busy[rank] = WORKERS(rank);
             for (lane : 0 .. LANES - 1) {
-                run Worker(rank, lane)
+                if
+#ifdef ONE_BLOCK
+                :: rank == 0 && lane == 0 -> run Shared(rank)
+                :: rank == 0 && lane > 0
+#else
+                :: rank == 0 -> run Worker(rank, lane)
+#endif
+                :: rank > 0 -> run Worker(rank, lane)
+                fi
             }
         }
     }

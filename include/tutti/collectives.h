@@ -46,10 +46,7 @@ struct tutti_call_options {
     uint64_t storage_offset; /* elements before send in its storage; used in strict mode only */
     /* On CUDA the most thread blocks of the operation's kernel, in a captured graph too. It only
      * lowers max_blocks of the communicator; 0: that one alone. Ignored on CPU. Each rank may have
-     * its own, but for the v-forms and the kernels two_shot_pipelined, copy_pipelined, mesh and
-     * ring, in which blocks of two ranks exchange data in pairs: with these, ranks that limit the
-     * grid to different numbers get MISMATCH, which names both. The plan in tutti_comm_describe()
-     * says which sizes they serve. A v-form that copies needs two blocks for each other rank. */
+     * its own, for any call. Of calls of a group that run in one launch the least limit holds. */
     int max_blocks;
     /* With TUTTI_CALL_DEVICE_COUNTS, else 0. The most elements of a block, 1 or more, equal on all
      * ranks. */

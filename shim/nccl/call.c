@@ -146,17 +146,14 @@ static bool reduces(enum call_kind kind)
     return kind == CALL_ALL_REDUCE || kind == CALL_REDUCE_SCATTER || kind == CALL_REDUCE;
 }
 
-/* Settles what the communicator decides. A reduction of one rank is a copy, as NCCL's is. NCCL's
- * messages run with any limit of blocks, so Tutti's get none. */
+/* Settles what the communicator decides. A reduction of one rank is a copy, as NCCL's is. */
 static void call_settle(struct call *call)
 {
     if (call->comm->ranks == 1 && reduces(call->kind) && (unsigned)call->op < ncclNumOps) {
         call->kind = CALL_BROADCAST;
         call->peer = 0;
     }
-    if (call_is_message(call))
-        call->max_blocks = 0;
-    else if (!call->max_blocks)
+    if (!call->max_blocks)
         call->max_blocks = call->comm->max_blocks;
 }
 

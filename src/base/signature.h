@@ -79,12 +79,6 @@ static inline uint32_t signature_root(uint32_t hash, int root)
     return hash >> SIGNATURE_ROOT_BITS << SIGNATURE_ROOT_BITS | ((uint32_t)root + 1);
 }
 
-/* ... of an operation whose ranks must have equally many blocks, and have fewer than usual. */
-static inline uint32_t signature_blocks(uint32_t parameter, unsigned blocks)
-{
-    return parameter ^ (uint32_t)blocks << SIGNATURE_ROOT_BITS;
-}
-
 /* Returns a hash that is not 0, because parameter 0 means none. */
 SIGNATURE_FN uint32_t signature_hash(uint64_t bits)
 {

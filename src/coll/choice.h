@@ -53,8 +53,8 @@ struct choice_launch {
     uint8_t kernel;   /* enum cuda_kernel */
     uint8_t form;     /* enum cuda_form */
     uint16_t workers; /* threads of a block without the control threads */
-    uint16_t blocks;
-    bool is_agreed; /* the call limits the blocks, and the ranks must agree on that */
+    uint16_t blocks;  /* of this rank: within the call's limit */
+    uint16_t columns; /* of all ranks: the blocks without that limit */
 };
 
 /* How a call runs. */

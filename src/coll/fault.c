@@ -29,13 +29,12 @@ static void signature_format(const struct tutti_signature *signature, char *text
     }
     const bool scaled = signature->op == TUTTI_PREMUL_SUM;
     const bool counted = coll_has_common_counts(signature->collective);
-    /* the lowest bit of a hash is 1; a limit of blocks is in the upper half */
-    const bool is_limited = coll_varies(signature->collective) &&
-                            !coll_is_rooted(signature->collective) && signature->parameter & 1;
     const bool pushes =
         signature->algo == TUTTI_ALGO_COPY_ENGINE || signature->algo == TUTTI_ALGO_SYMMETRIC;
+    const bool varies =
+        coll_varies(signature->collective) && !coll_is_rooted(signature->collective);
     const char *hashed = pushes     ? "place of recv"
-                         : !counted ? is_limited ? "max_count" : "scalar"
+                         : !counted ? varies ? "max_count" : "scalar"
                          : scaled   ? "counts and scalar"
                                     : "counts";
     char count[24] = "";
@@ -54,11 +53,7 @@ static void signature_format(const struct tutti_signature *signature, char *text
         hash &= ~mask;
     if (!hash || length <= 0 || (size_t)length >= size)
         return;
-    if (!scaled && !counted && !is_limited && !pushes)
-        snprintf(text + length, size - (size_t)length, ", max_blocks %" PRIu32,
-                 hash >> SIGNATURE_ROOT_BITS);
-    else
-        snprintf(text + length, size - (size_t)length, ", %s hash %08" PRIx32, hashed, hash);
+    snprintf(text + length, size - (size_t)length, ", %s hash %08" PRIx32, hashed, hash);
 }
 
 /* A fault that names no rank, for example of ranks that did not meet. The call that failed has said

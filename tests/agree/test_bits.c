@@ -149,7 +149,7 @@ static bool run(const struct life *life, const struct trial *t, char *text, size
         block_fill(send + (size_t)to * t->bytes, t->bytes, t->pattern, rank, to_each ? to : 0);
     const struct tutti_call_options options = {.struct_size = sizeof options,
                                                .algo = forced_algo(life->comm, t->forced),
-                                               .max_blocks = t->forced ? 1 : 0};
+                                               .max_blocks = t->forced ? 1 + rank : 0};
     const enum tutti_status status = collective_call(t->collective, send, recv, &count, t->dtype,
                                                      t->op, t->root, life->comm, &options);
     const bool well = status == TUTTI_OK &&

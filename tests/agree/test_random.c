@@ -150,10 +150,8 @@ static bool operation_run(const struct context *context, const struct operation 
     const bool copies = o->copies && (o->bits >> 22 & 1 || rank % 2);
     struct tutti_call_options options = {.struct_size = sizeof options,
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
-    /* Messages and v-forms need a block for each peer and direction, or more. */
-    if (o->bits >> 58 & 1 && o->collective != TUTTI_COLLECTIVE_SEND &&
-        !collectives[o->collective].varies)
-        options.max_blocks = 1 + (int)(o->bits >> 50 & 63);
+    if (o->bits >> 58 & 1)
+        options.max_blocks = 1 + (int)(((o->bits >> 50) + (uint64_t)rank * 21) & 63);
     counts_make(o, size, counts);
     const size_t sent = pool_send_count(context->pool, &call);
     const size_t received = pool_recv_count(context->pool, &call);

@@ -127,7 +127,7 @@ static struct operation operation_make(struct life *life)
     o.count = o.barrier ? 0 : bytes_make(random) / tutti_dtype_size(o.dtype);
     o.offset = below(random, POOL_PERIOD);
     o.algo = algo_make(life, &o);
-    o.max_blocks = below(random, 2) ? 1 + (int)below(random, 64) : 0;
+    o.max_blocks = below(random, 2) ? 1 + (int)(below(random, 64) + 21 * life->rank) % 64 : 0;
     uint64_t own = pool_random(random) + (uint64_t)life->rank * 5;
     o.in_place = own >> 40 & 1;
     for (int side = 0; side < 2; side++)

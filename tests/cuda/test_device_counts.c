@@ -198,7 +198,7 @@ static int eager(struct ranks *ranks, int rank, tutti_store_t *store)
             struct standin_launch last = {.grid = 0};
             const bool given = (turn + c) % 2;
             options = options_make((turn + rank) % 3 == 0); /* differs between ranks */
-            options.max_blocks = turn == 3 ? 2 * (ranks->size - 1) + 1 : 0;
+            options.max_blocks = turn == 3 ? 1 + rank : 0;  /* fewer than channels */
             fill(&self, c, turn);
             standin_forget();
             RANKS_CHECK(call(&self, c, self.calls[c].recv, given, TUTTI_STREAM_DEFAULT, &options) ==
@@ -207,7 +207,7 @@ static int eager(struct ranks *ranks, int rank, tutti_store_t *store)
             RANKS_CHECK(ranks->processes == 0 || standin_launches(&last, 1) == 1);
             RANKS_CHECK(ranks->processes == 0 || strcmp(last.name, "exchange_counted") == 0);
             RANKS_CHECK(!options.max_blocks || ranks->processes == 0 ||
-                        last.grid == 2 * (unsigned)(ranks->size - 1));
+                        last.grid == 1 + (unsigned)rank);
             failed = check(&self, c, given);
         }
     close_side(&self);
@@ -403,7 +403,7 @@ static int reduces(struct ranks *ranks, int rank, tutti_store_t *store)
         for (int k = 0; k < REDUCTIONS && !failed; k++) {
             struct standin_launch last = {.grid = 0};
             options = options_make((turn + k + rank) % 2);
-            options.max_blocks = turn == 2 ? 1 : 0;
+            options.max_blocks = turn == 2 ? 1 + rank : 0;
             reduce_fill(&self, turn);
             standin_forget();
             RANKS_CHECK((turn + k) % 3 == 0
@@ -414,7 +414,7 @@ static int reduces(struct ranks *ranks, int rank, tutti_store_t *store)
             const bool is_alone = ranks->processes && (turn + k) % 3 == 0;
             RANKS_CHECK(!is_alone || standin_launches(&last, 1) == 1);
             RANKS_CHECK(!is_alone || strncmp(last.name, "reduce_counted_", 15) == 0);
-            RANKS_CHECK(!is_alone || !options.max_blocks || last.grid == 1);
+            RANKS_CHECK(!is_alone || !options.max_blocks || last.grid <= 1 + (unsigned)rank);
             failed = reduce_check(&self, k, k % 2);
         }
     for (int k = 0; k < REDUCTIONS; k++)
@@ -660,9 +660,6 @@ static int refused(struct ranks *ranks, int rank, tutti_store_t *store)
     options.max_count = SIZE_MAX / 8;
     REFUSED("max_count");
     options.max_count = MOST;
-    options.max_blocks = 1;
-    REFUSED("a v-form needs a block to and one from each other rank");
-    options.max_blocks = 0;
     options.flags = 0;
     REFUSED("belong to TUTTI_CALL_DEVICE_COUNTS");
     options = (struct tutti_call_options){.struct_size = sizeof options,

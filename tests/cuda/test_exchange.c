@@ -33,6 +33,7 @@ struct side {
     int rank;
     tutti_comm_t *comm;
     unsigned char *send, *recv;
+    int limit; /* of blocks, of calls */
 };
 
 static int open_side(struct side *self, struct ranks *ranks, int rank, tutti_store_t *store,
@@ -82,15 +83,17 @@ static int check(const struct side *self, int peer, int m, size_t bytes)
 static enum tutti_status exchange(const struct side *self, int m, size_t bytes,
                                   tutti_stream_t stream)
 {
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .max_blocks = self->limit};
     enum tutti_status status = tutti_group_start();
     for (int p = 1; p < self->ranks->size && status == TUTTI_OK; p++) {
         const int to = (self->rank + p) % self->ranks->size;
         const int from = (self->rank + self->ranks->size - p) % self->ranks->size;
-        status = tutti_send(block(self->send, to, (size_t)m * 3), bytes, TUTTI_UINT8, to,
-                            self->comm, stream);
+        status = tutti_send_with(block(self->send, to, (size_t)m * 3), bytes, TUTTI_UINT8, to,
+                                 self->comm, stream, &options);
         if (status == TUTTI_OK)
-            status = tutti_recv(block(self->recv, from, (size_t)m * 5), bytes, TUTTI_UINT8, from,
-                                self->comm, stream);
+            status = tutti_recv_with(block(self->recv, from, (size_t)m * 5), bytes, TUTTI_UINT8,
+                                     from, self->comm, stream, p == 1 ? NULL : &options);
     }
     const enum tutti_status ended = tutti_group_end();
     return status == TUTTI_OK ? ended : status;
@@ -195,22 +198,56 @@ static int many(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* The communicator's limit holds; a call's is refused if the message needs more. */
+/* The limits of a communicator, of which the least holds, and of calls, of which each rank has its
+ * own, below one block for each message, too. */
 static int limits(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    const struct tutti_call_options options = {.struct_size = sizeof options, .max_blocks = 1};
+    static const int of_comm[] = {0, 6, 1}, of_calls[] = {1, 3, 8, 0};
     struct side self;
-    int failed = open_side(&self, ranks, rank, store, rank ? 0 : 6);
+    int failed = 0;
+    for (size_t c = 0; c < sizeof of_comm / sizeof *of_comm && !failed; c++) {
+        failed = open_side(&self, ranks, rank, store, rank ? 0 : of_comm[c]);
+        unsigned usual = 0;
+        for (size_t i = 0; i < 5 && !failed; i++) {
+            self.limit = i ? of_calls[(i + (size_t)rank) % 4] : 0;
+            standin_forget();
+            failed = exchange_check(&self, (int)i, i % 2 ? 40000 : MOST / 2, NULL);
+            const unsigned grid = last_launch().grid;
+            usual = i == 0 ? grid : usual;
+            RANKS_CHECK(failed || (i == 0 && !of_comm[c]) || grid <= (unsigned)of_comm[c] ||
+                        !of_comm[c]);
+            RANKS_CHECK(failed || !self.limit || grid <= (unsigned)self.limit);
+            RANKS_CHECK(failed || i % 2 || !self.limit ||
+                        grid == (usual < (unsigned)self.limit ? usual : (unsigned)self.limit));
+        }
+        close_side(&self);
+    }
+    return failed;
+}
+
+/* Rank 0's one block has to send while it still receives from rank 2, which sends at the end. */
+static int one_block(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options, .max_blocks = 1};
+    const int to = (rank + 1) % 3, from = (rank + 2) % 3, m = 4;
+    struct side self;
+    int failed = open_side(&self, ranks, rank, store, 0);
     if (failed)
         return failed;
-    standin_forget();
-    failed = exchange_check(&self, 1, MOST, NULL);
-    RANKS_CHECK(failed || (last_launch().grid <= 6 && last_launch().grid > 1));
-    RANKS_CHECK(tutti_send_with(self.send, MOST, TUTTI_UINT8, !rank, self.comm,
-                                TUTTI_STREAM_DEFAULT, &options) == TUTTI_ERR_INVALID);
-    RANKS_CHECK(strstr(tutti_last_error(), "max_blocks 1, but"));
+    fill(&self, to, m, MOST);
+    RANKS_CHECK(rank || tutti_group_start() == TUTTI_OK);
+    RANKS_CHECK(tutti_recv_with(block(self.recv, from, 5 * m), MOST, TUTTI_UINT8, from, self.comm,
+                                TUTTI_STREAM_DEFAULT, &options) == TUTTI_OK);
+    RANKS_CHECK(tutti_send_with(block(self.send, to, 3 * m), MOST, TUTTI_UINT8, to, self.comm,
+                                TUTTI_STREAM_DEFAULT, &options) == TUTTI_OK);
+    RANKS_CHECK(rank || tutti_group_end() == TUTTI_OK);
+    RANKS_CHECK(last_launch().grid == 1);
+    RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    unsigned char *const in = block(self.recv, from, 5 * m);
+    for (size_t i = 0; i < MOST; i++)
+        RANKS_CHECK(in[i] == value(from, rank, m, i));
     close_side(&self);
-    return failed;
+    return 0;
 }
 
 /* The receiver comes late, so the sender fills all slots of its one channel and waits. */
@@ -336,7 +373,8 @@ int main(void)
     static const struct ranks_part parts[] = {{"all sizes", all_sizes, {2, 3, 4}},
                                               {"replays", replays, {2, 3}},
                                               {"many", many, {2, 4}},
-                                              {"limits", limits, {2}},
+                                              {"limits", limits, {2, 4}},
+                                              {"one block", one_block, {3}},
                                               {"late", late, {2}},
                                               {"limited later", limited_later, {3}},
                                               {"other size", other_size, {2}},

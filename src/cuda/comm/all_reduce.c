@@ -71,8 +71,6 @@ static struct cuda_launch launch_make(const struct cuda_group *group, const stru
     launch.signature = signature_set_algo(request->signature, algo);
     launch.scalar = request->scalar;
     launch.parameter = request->parameter;
-    if (request->choice.launch.is_agreed)
-        launch.parameter = signature_blocks(launch.parameter, request->choice.launch.blocks);
     launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
     launch.op = (int32_t)request->op + request->scalar_in_memory;
     launch.subset = cuda_rank_bits(request->subset);
@@ -113,6 +111,8 @@ static inline enum tutti_status kernel_enqueue(struct cuda_group *group, struct 
     const struct choice_launch *choice = &request->choice.launch;
     const struct cuda_kernel_row *row = &cuda_kernel_rows[choice->kernel];
     struct cuda_launch launch = launch_make(group, request, row->algo);
+    if (cuda_kernel_pairs_columns(row))
+        launch.columns = (uint8_t)choice->columns;
     request->signature = launch.signature;
     request->parameter = launch.parameter;
     const struct cuda_task task = {
@@ -373,14 +373,16 @@ static enum tutti_status varied_enqueue(struct cuda_group *group, struct request
                                         tutti_stream_t stream)
 {
     const struct choice_launch *choice = &request->choice.launch;
-    const size_t block = (size_t)choice->workers * CUDA_LINE, blocks = (bytes + block - 1) / block;
+    const size_t column = (size_t)choice->workers * CUDA_LINE,
+                 columns = (bytes + column - 1) / column;
     request->signature = launch->signature;
     request->parameter = launch->parameter;
+    launch->columns = (uint8_t)(columns < 1                 ? 1
+                                : columns < choice->columns ? columns
+                                                            : choice->columns);
     const struct cuda_task task = {
         .function = group->kernels.functions[choice->kernel][request->dtype][choice->form],
-        .blocks = blocks < 1                ? 1
-                  : blocks < choice->blocks ? (unsigned)blocks
-                                            : choice->blocks,
+        .blocks = launch->columns < choice->blocks ? launch->columns : choice->blocks,
         .threads = choice->workers + CUDA_CONTROL_THREADS,
         .launch = launch,
         .request = request,
@@ -388,7 +390,8 @@ static enum tutti_status varied_enqueue(struct cuda_group *group, struct request
     return cuda_enqueue(group, stream, &task);
 }
 
-/* A reduce-scatter of blocks that differ. All ranks know all counts, so they have equal grids. */
+/* A reduce-scatter of blocks that differ. All ranks know all counts, so they have as many columns.
+ */
 static enum tutti_status reduce_varied(void *opaque, struct request *request, tutti_stream_t stream)
 {
     struct cuda_group *group = opaque;
@@ -493,35 +496,28 @@ static void alone_choose(const struct cuda_group *group, const struct choice_cal
     };
 }
 
-/* Chooses for what the kernel of messages serves: messages, and v-forms that copy. Both ranks of a
- * message cut it alike. So a call's limit, which lowers the number of channels in a v-form, is one
- * on which the ranks must agree. */
-static enum tutti_status exchange_choose(const struct cuda_group *group,
-                                         const struct choice_call *call, struct choice *choice)
+/* Returns the blocks of a call for which a kernel may have as many. */
+static uint16_t within_limit(const struct choice_call *call, uint16_t blocks)
+{
+    return call->max_blocks && call->max_blocks < blocks ? (uint16_t)call->max_blocks : blocks;
+}
+
+/* Chooses for what the kernel of messages serves: messages, and v-forms that copy. The blocks are a
+ * limit: a launch has fewer if it has fewer channels. */
+static void exchange_choose(const struct cuda_group *group, const struct choice_call *call,
+                            struct choice *choice)
 {
     const bool is_message = coll_rows[call->collective].peer == COLL_PARTNER;
-    const unsigned limit = (unsigned)call->max_blocks,
-                   chains = 2 * (unsigned)(group->launch.size - 1),
-                   least = is_message ? cuda_exchange_blocks(group, call->bytes) : chains;
-    const bool is_agreed = !is_message && limit && limit / chains < group->channels;
-    if (limit && limit < least)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: max_blocks %u, but %s, here %u: set max_blocks in the communicator's "
-                         "options",
-                         coll_rows[call->collective].call, limit,
-                         is_message ? "both ranks of a message need the same number of blocks"
-                                    : "a v-form needs a block to and one from each other rank",
-                         least);
-    *choice = (struct choice){
-        .run = is_message   ? &messages
-               : call->most ? &counted_ones
-                            : &exchanges,
-        .algo = TUTTI_ALGO_ONE_SHOT,
-        .launch = {.kernel = call->most ? CUDA_EXCHANGE_COUNTED : CUDA_EXCHANGE,
-                   .blocks = (uint16_t)(chains * (is_agreed ? limit / chains : group->channels)),
-                   .is_agreed = is_agreed},
-        .reason = "by the kernel of messages"};
-    return TUTTI_OK;
+    const enum cuda_kernel kernel = call->most ? CUDA_EXCHANGE_COUNTED : CUDA_EXCHANGE;
+    *choice =
+        (struct choice){.run = is_message   ? &messages
+                               : call->most ? &counted_ones
+                                            : &exchanges,
+                        .algo = TUTTI_ALGO_ONE_SHOT,
+                        .launch = {.kernel = (uint8_t)kernel,
+                                   .blocks = within_limit(
+                                       call, group->plan.choices[CUDA_PLAN_ROWS + kernel].blocks)},
+                        .reason = "by the kernel of messages"};
 }
 
 /* Chooses for a reduce-scatter of blocks that differ. */
@@ -530,19 +526,20 @@ static void varied_choose(const struct cuda_group *group, const struct choice_ca
 {
     const enum cuda_kernel kernel = call->most ? CUDA_REDUCE_COUNTED : CUDA_REDUCE_VARIED;
     const struct cuda_choice *usual = &group->plan.choices[CUDA_PLAN_ROWS + kernel];
-    const bool is_limited = call->max_blocks && call->max_blocks < usual->blocks;
-    const bool is_sum =
-        call->op == OP_SUM && cuda_kernel_has(&cuda_kernel_rows[kernel], group->plan.size, false,
-                                              dtype_component(call->dtype), CUDA_SUM);
-    *choice = (struct choice){
-        .run = call->most ? &reduce_counted_ones : &varied_ones,
-        .algo = TUTTI_ALGO_ONE_SHOT,
-        .launch = {.kernel = (uint8_t)kernel,
-                   .form = is_sum ? CUDA_SUM : CUDA_ANY,
-                   .workers = usual->threads,
-                   .blocks = is_limited ? (uint16_t)call->max_blocks : usual->blocks,
-                   .is_agreed = is_limited},
-        .reason = "by the kernel of blocks that differ"};
+    const uint16_t blocks = within_limit(call, usual->blocks);
+    const bool is_sum = call->op == OP_SUM &&
+                        (blocks == usual->blocks ||
+                         cuda_kernel_sums_columns(&cuda_kernel_rows[kernel], group->plan.size)) &&
+                        cuda_kernel_has(&cuda_kernel_rows[kernel], group->plan.size, false,
+                                        dtype_component(call->dtype), CUDA_SUM);
+    *choice = (struct choice){.run = call->most ? &reduce_counted_ones : &varied_ones,
+                              .algo = TUTTI_ALGO_ONE_SHOT,
+                              .launch = {.kernel = (uint8_t)kernel,
+                                         .form = is_sum ? CUDA_SUM : CUDA_ANY,
+                                         .workers = usual->threads,
+                                         .blocks = blocks,
+                                         .columns = usual->blocks},
+                              .reason = "by the kernel of blocks that differ"};
 }
 
 /* Chooses for any collective except an all-reduce: by kernels that all links serve, else through
@@ -559,8 +556,10 @@ static enum tutti_status other_choose(const struct cuda_group *group,
         return error_set(TUTTI_ERR_INVALID,
                          "%s: algorithm %s cannot be forced: pass TUTTI_ALGO_NONE", coll->call,
                          tutti_algo_name(call->algo));
-    if ((is_message || coll->varies) && !coll->reduces && group->channels)
-        return exchange_choose(group, call, choice);
+    if ((is_message || coll->varies) && !coll->reduces && group->channels) {
+        exchange_choose(group, call, choice);
+        return TUTTI_OK;
+    }
     const bool has_kernels = cuda_has_kernels(group) && group->rules->paths.all;
     if (coll->varies && coll->reduces && has_kernels && !group->on_host) {
         varied_choose(group, call, choice);

@@ -24,14 +24,9 @@ unsigned cuda_exchange_channels(const struct cuda_group *group)
                            ? kernels[CUDA_EXCHANGE].blocks
                            : kernels[CUDA_EXCHANGE_COUNTED].blocks;
     const int most = blocks / chains;
-    if (group->on_host || !group->rules->paths.all)
+    if (group->on_host || !group->rules->paths.all || blocks == 0)
         return 0;
-    return most < CUDA_CHANNELS ? (unsigned)most : CUDA_CHANNELS;
-}
-
-unsigned cuda_exchange_blocks(const struct cuda_group *group, size_t bytes)
-{
-    return exchange_channels(bytes, group->channels);
+    return most < 1 ? 1 : most < CUDA_CHANNELS ? (unsigned)most : CUDA_CHANNELS;
 }
 
 /* Sorts by chain; the messages of a chain keep their order. */
@@ -53,12 +48,13 @@ static void chains_sort(const struct cuda_group *group, struct request *const *r
         chains->order[next[cuda_message_chain(requests[i], rank, size)]++] = requests[i];
 }
 
-/* Puts messages number `first` to `first + most - 1` of each chain into the launch. Returns the
- * number of blocks, 0 if there are none. */
+/* Puts messages number `first` to `first + most - 1` of each chain into the launch, and lowers
+ * *limit to the least of their limits of blocks. Returns the number of channels, 0 if there are
+ * none. */
 static unsigned transfers_fill(const struct chains *chains, int first, int most,
-                               struct cuda_exchange *exchange)
+                               struct cuda_exchange *exchange, unsigned *limit)
 {
-    unsigned blocks = 0;
+    unsigned all = 0;
     uint16_t filled = 0;
     for (int c = 0; c < EXCHANGE_CHAINS; c++) {
         exchange->begins[c] = filled;
@@ -76,11 +72,20 @@ static unsigned transfers_fill(const struct chains *chains, int first, int most,
             };
             if (channels > exchange->channels[c])
                 exchange->channels[c] = (uint8_t)channels;
+            if (request->choice.launch.blocks < *limit)
+                *limit = request->choice.launch.blocks;
         }
-        blocks += exchange->channels[c];
+        all += exchange->channels[c];
     }
     exchange->begins[EXCHANGE_CHAINS] = filled;
-    return blocks;
+    return all;
+}
+
+/* Returns the number of blocks that serve so many channels. */
+static unsigned blocks_fill(struct cuda_exchange *exchange, unsigned channels, unsigned limit)
+{
+    exchange->all = (uint8_t)channels;
+    return channels < limit ? channels : limit;
 }
 
 /* Each launch has the next messages of every chain. A message has the same number in its chain on
@@ -105,9 +110,11 @@ static enum tutti_status launch_all(struct cuda_group *group, const struct chain
     if (any->timeout_ms != group->default_timeout_ms)
         exchange.launch.timeout_ns = cuda_timeout_ns(any->timeout_ms);
     for (int first = 0; status == TUTTI_OK; first += most) {
-        task.blocks = transfers_fill(chains, first, most, &exchange);
-        if (!task.blocks)
+        unsigned limit = CUDA_BLOCKS;
+        const unsigned channels = transfers_fill(chains, first, most, &exchange, &limit);
+        if (!channels)
             break;
+        task.blocks = blocks_fill(&exchange, channels, limit);
         status = cuda_enqueue(group, stream, &task);
     }
     return status;
@@ -155,13 +162,13 @@ static void blocks_read(const struct request *request, bool is_send, int rank, i
     }
 }
 
-/* Puts a transfer into each chain. Returns the number of blocks. The blocks that send also copy the
+/* Puts a transfer into each chain. Returns the number of channels. Those that send also copy the
  * own block, and are as many as that needs. */
-static unsigned blocks_fill(const struct request *request, struct cuda_exchange *exchange)
+static unsigned chains_fill(const struct request *request, struct cuda_exchange *exchange)
 {
     const int rank = exchange->launch.rank, size = exchange->launch.size, others = size - 1;
     struct cuda_transfer sent[CUDA_RANKS], received[CUDA_RANKS];
-    unsigned blocks = 0, copiers = 0;
+    unsigned all = 0, copiers = 0;
     blocks_read(request, true, rank, size, sent);
     blocks_read(request, false, rank, size, received);
     if (sent[rank].address != received[rank].address)
@@ -176,9 +183,9 @@ static unsigned blocks_fill(const struct request *request, struct cuda_exchange 
         exchange->transfers[c] = c < others ? sent[peer] : received[peer];
         const unsigned channels = exchange_channels(exchange->transfers[c].bytes, exchange->most);
         exchange->channels[c] = (uint8_t)(c < others && channels < copiers ? copiers : channels);
-        blocks += exchange->channels[c];
+        all += exchange->channels[c];
     }
-    return blocks;
+    return all;
 }
 
 enum tutti_status cuda_exchange_collective(struct cuda_group *group, const struct request *request,
@@ -186,13 +193,14 @@ enum tutti_status cuda_exchange_collective(struct cuda_group *group, const struc
 {
     struct cuda_exchange exchange = {
         .launch = *launch,
-        .most = (uint8_t)(request->choice.launch.blocks / (2 * (launch->size - 1))),
+        .most = (uint8_t)group->channels,
         .room = (uint8_t)group->channels,
         .numbered = 1,
     };
+    const unsigned channels = chains_fill(request, &exchange);
     const struct cuda_task task = {
         .function = group->kernels.functions[CUDA_EXCHANGE][0][CUDA_ANY],
-        .blocks = blocks_fill(request, &exchange),
+        .blocks = blocks_fill(&exchange, channels, request->choice.launch.blocks),
         .threads = CUDA_THREADS,
         .launch = &exchange.launch,
         .request = request,
@@ -227,23 +235,25 @@ enum tutti_status cuda_exchange_counted(struct cuda_group *group, struct request
     const unsigned chains = 2 * (unsigned)(launch->size - 1);
     struct cuda_exchange exchange = {
         .launch = *launch,
-        .most = (uint8_t)(requests[0]->choice.launch.blocks / chains),
+        .most = (uint8_t)group->channels,
         .room = (uint8_t)group->channels,
         .numbered = 1,
         .calls = (uint8_t)count,
     };
-    unsigned channels = 1;
+    unsigned channels = 1, limit = CUDA_BLOCKS;
     for (int i = 0; i < count; i++) {
+        const unsigned blocks = requests[i]->choice.launch.blocks;
         const unsigned its =
             exchange_channels(requests[i]->limits.most * requests[i]->bytes, exchange.most);
         exchange.counted[i] = counted_call(requests[i]);
         channels = its > channels ? its : channels;
+        limit = blocks < limit ? blocks : limit;
     }
     for (unsigned c = 0; c < chains; c++)
         exchange.channels[c] = (uint8_t)channels;
     const struct cuda_task task = {
         .function = group->kernels.functions[CUDA_EXCHANGE_COUNTED][0][CUDA_ANY],
-        .blocks = chains * channels,
+        .blocks = blocks_fill(&exchange, chains * channels, limit),
         .threads = CUDA_THREADS,
         .launch = &exchange.launch,
         .request = requests[0],

@@ -246,17 +246,14 @@ enum tutti_status cuda_operands_check(struct cuda_group *group, const struct req
 typedef enum tutti_status cuda_enqueue_fn(struct cuda_group *group, tutti_stream_t stream,
                                           const struct cuda_task *task);
 cuda_enqueue_fn cuda_enqueue, cuda_enqueue_eager;
-/* exchange.c. The channels of a chain: as many as fit on every rank's device if all chains have
- * messages; 0: no kernel serves messages. The same on all ranks. */
+/* exchange.c. The channels of a chain: as many as have a block of their own on every rank's device
+ * if all chains have messages, at least 1; 0: no kernel serves messages. The same on all ranks. */
 unsigned cuda_exchange_channels(const struct cuda_group *group);
-/* The blocks of a message of so many bytes, on each of its ranks. */
-unsigned cuda_exchange_blocks(const struct cuda_group *group, size_t bytes);
 /* Enqueues messages that run at the same time, in one launch if they are few. The operands are
  * checked. Returns NO_MEMORY, CUDA. */
 enum tutti_status cuda_exchange_enqueue(struct cuda_group *group, struct request *const *requests,
                                         int count, tutti_stream_t stream);
-/* Enqueues a v-form that copies, whose choice has the blocks of all chains: a number of channels
- * for each. Returns CUDA. */
+/* Enqueues a v-form that copies. Returns CUDA. */
 enum tutti_status cuda_exchange_collective(struct cuda_group *group, const struct request *request,
                                            const struct cuda_launch *launch, tutti_stream_t stream);
 

@@ -12,10 +12,11 @@
  * A KIND:
  *
  *     LEAVES, size_of(launch)   the most ranks, their number
- *     dtype, WORDS              of the operands' units
- *     own, own_of(user, at)     what it needs of this rank's own block at unit `at`
- *     copies_own(launch)        the own block is copied, if it is not there yet
- *     collector(user, at, own)  take(p, u): the p-th peer's unit has come; end(): all have
+ *     ONE_COLUMN                a block serves one column (pipe.cuh): no registers are left for
+ * more dtype, WORDS              of the operands' units own, own_of(user, at)     what it needs of
+ * this rank's own block at unit `at` copies_own(launch)        the own block is copied, if it is
+ * not there yet collector(user, at, own)  take(p, u): the p-th peer's unit has come; end(): all
+ * have
  */
 #ifndef TUTTI_CUDA_BLOCKS_CUH
 #define TUTTI_CUDA_BLOCKS_CUH

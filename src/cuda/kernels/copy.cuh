@@ -8,6 +8,7 @@
 /* A KIND (blocks.cuh) for two ranks, or for any number. */
 template <int MOST, int UNIT_WORDS> struct copy_kind {
     static constexpr int LEAVES = MOST, WORDS = UNIT_WORDS;
+    static constexpr bool ONE_COLUMN = false;
     typedef dtype_u8 dtype;
     typedef block_operands<dtype, WORDS> operands;
 

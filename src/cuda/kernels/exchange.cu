@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Messages, and v-forms whose counts the host knew: all lengths are arguments. */
-#include "cuda/kernels/exchange.cuh"
+#include "cuda/kernels/exchange_turns.cuh"
 
 namespace
 {
@@ -13,6 +13,9 @@ struct listed_messages {
     __device__ __forceinline__ bool take()
     {
         return true;
+    }
+    __device__ __forceinline__ void taken()
+    {
     }
     __device__ __forceinline__ unsigned begin() const
     {

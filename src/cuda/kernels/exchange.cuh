@@ -2,8 +2,9 @@
 /*
  * Messages: the sends and receives of a group of calls, in one launch, and v-forms that copy. The
  * kernels differ in where the lengths of the messages are: exchange.cu, exchange_counted.cu. A
- * block serves one channel of one chain (exchange.h). Blocks of different chains do not wait for
- * each other. So the messages of a group progress together, in whatever order the peers have them.
+ * block serves one channel of one chain (exchange.h), or, if a limit of blocks leaves fewer blocks
+ * than channels, several of them (exchange_turns.cuh). No channel waits for another one. So the
+ * messages of a group progress together, in whatever order the peers have them.
  *
  * A channel is a stream of pieces from one rank to another. Its state is the number of pieces so
  * far, which both ends keep in their own arenas, and which goes on from launch to launch. Piece n
@@ -131,6 +132,7 @@ __device__ __noinline__ void mismatch(const cuda_exchange &exchange, int peer, u
  *     COUNTED               their lengths are in memory
  *     take()                reads the lengths, by all threads of the block, behind the grid
  *                           dependency; false: they are wrong, and there are no messages
+ *     taken()               says that MESSAGES of another chain have read them
  *     begin(), end(), [t]   the transfers
  *     owns(), own(b)        the rank's own blocks, which are not where they belong
  */
@@ -247,6 +249,30 @@ template <bool SENDS, typename MESSAGES> struct channel {
         });
     }
 
+    /* For a thread's part in the next piece of a message: the slot is empty; the thread's lines,
+     * and for the first thread the header, have come. */
+    __device__ __forceinline__ bool is_ready(const cuda_transfer &transfer, uint64_t units,
+                                             bool begins)
+    {
+        unsigned char *const at = slot();
+        if (SENDS) {
+            credit_load();
+            return piece() < SLOTS || credit >= piece() - SLOTS + 1;
+        }
+        if (is_control_warp()) {
+            order_line header = {transfer.signature, piece() + 1};
+            if (begins && threadIdx.x == 0)
+                header = order_load_line(at + EXCHANGE_HEADER);
+            return header.high == piece() + 1 && header_check(transfer, header.low);
+        }
+        bool all = true;
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++)
+            all &= !(unit_of(d) < units && line_is_empty(order_load_line_if(
+                                               unit_of(d) < units, at + unit_of(d) * CUDA_LINE)));
+        return all;
+    }
+
     /* A piece of at most D units a worker, whose spots in the operand are known. */
     template <int D>
     __device__ __forceinline__ void send_piece(const cuda_transfer &transfer, const operands &user,
@@ -319,6 +345,18 @@ template <bool SENDS, typename MESSAGES> struct channel {
             recv_piece(transfer, user, at, units);
     }
 
+    /* The piece that begins at unit `from` of the part. */
+    __device__ __forceinline__ void piece_move(const cuda_transfer &transfer, const part &its,
+                                               uint64_t from)
+    {
+        const operands user = operands_of(transfer);
+        spot at[DEPTH];
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++)
+            at[d] = user.template spot_of<false>(its.first + from + unit_of(d));
+        piece_run(transfer, user, at, its.units - from, from == 0);
+    }
+
     /* Returns true if a turn ends a batch that later pieces of this launch wait for. Then the next
      * batch is whole. */
     __device__ __forceinline__ bool is_awaited(uint64_t its_turn) const
@@ -352,7 +390,41 @@ template <bool SENDS, typename MESSAGES> struct channel {
         credit = pieces;
         order_fence(); /* Y1 pairs Y1a */
         if (lane == 0)
-            order_store_line(&launch.arenas[peer]->credits[launch.rank][index], {pieces, 0});
+            credit_store();
+    }
+
+    /* The same by one thread. */
+    __device__ __forceinline__ void credit_tell(uint64_t pieces)
+    {
+        credit = pieces;
+        order_fence(); /* Y1 pairs Y1a */
+        credit_store();
+    }
+
+    __device__ __forceinline__ void credit_store() const
+    {
+        order_store_line(&launch.arenas[peer]->credits[launch.rank][index], {credit, 0});
+    }
+
+    /* Returns true if a launch begins with the credit for all former ones. */
+    __device__ __forceinline__ bool needs_credit() const
+    {
+        return !SENDS && former + turns - credit > SLOTS / 2;
+    }
+
+    /* ... and if the piece, which has been moved, is the last one of a batch. */
+    __device__ __forceinline__ bool is_batch_end() const
+    {
+        return !SENDS && piece() % BATCH == BATCH - 1;
+    }
+
+    /* Returns false if the message is another one than the rank expects. */
+    __device__ __forceinline__ bool header_check(const cuda_transfer &transfer, uint64_t seen) const
+    {
+        if (seen == transfer.signature)
+            return true;
+        mismatch(exchange, peer, transfer.signature, seen);
+        return false;
     }
 
     /* Waits for a message's header, the first piece of which is next. */
@@ -364,16 +436,13 @@ template <bool SENDS, typename MESSAGES> struct channel {
                      header = order_load_line(at);
                      return header.high == piece() + 1;
                  });
-        if (failed || header.low == transfer.signature)
-            return;
-        mismatch(exchange, peer, transfer.signature, header.low);
-        failed = 1;
+        failed = failed || !header_check(transfer, header.low);
     }
 
     /* The control warp of a receiver. */
     __device__ __forceinline__ void control()
     {
-        if (former + turns - credit > SLOTS / 2)
+        if (needs_credit())
             credit_give(former);
         parts([&](const cuda_transfer &transfer, const part &its) {
             if (lane == 0)
@@ -389,13 +458,11 @@ template <bool SENDS, typename MESSAGES> struct channel {
         });
     }
 
-    /* The worker's part of an own block, which all blocks that send copy. */
-    __device__ __forceinline__ void own_copy(const cuda_own_block &own) const
+    /* The worker's part of an own block, which the first `blocks` blocks copy. */
+    __device__ __forceinline__ void own_copy(const cuda_own_block &own, unsigned blocks) const
     {
         const operands user((const void *)own.from, (void *)own.to, own.bytes);
-        uint64_t step = 0;
-        for (int c = 0; c < launch.size - 1; c++)
-            step += exchange.channels[c] * CUDA_WORKERS;
+        const uint64_t step = (uint64_t)blocks * CUDA_WORKERS;
         for (uint64_t at = blockIdx.x * CUDA_WORKERS + worker; at < user.units() && !failed;
              at += DEPTH * step) {
             unit<2> u[DEPTH];
@@ -407,6 +474,15 @@ template <bool SENDS, typename MESSAGES> struct channel {
                 if (at + d * step < user.units())
                     user.store(user.template spot_of<false>(at + d * step), u[d]);
         }
+    }
+
+    /* The blocks that send, if each block has one channel. */
+    __device__ __forceinline__ unsigned senders() const
+    {
+        unsigned blocks = 0;
+        for (int c = 0; c < launch.size - 1; c++)
+            blocks += exchange.channels[c];
+        return blocks;
     }
 
     /* Counts the pieces of the launch. Returns the channel's part of the last message. */
@@ -433,12 +509,12 @@ template <bool SENDS, typename MESSAGES> struct channel {
         failed = order_load_u32(&launch.control->failed);
     }
 
-    __device__ __forceinline__ void state_store() const
+    __device__ __forceinline__ void state_keep(uint64_t pieces, uint64_t its_credit) const
     {
-        if (SENDS && lane == 0)
-            order_store_plain_u64(&launch.own->sent[peer][index], former + turns);
-        if (!SENDS && lane == 0)
-            order_store_plain(&launch.own->received[peer][index], {former + turns, credit});
+        if (SENDS)
+            order_store_plain_u64(&launch.own->sent[peer][index], pieces);
+        else
+            order_store_plain(&launch.own->received[peer][index], {pieces, its_credit});
     }
 
     /* What does not depend on memory is computed before the grid dependency: if the launch has one
@@ -467,7 +543,7 @@ template <bool SENDS, typename MESSAGES> struct channel {
             else
                 work();
             for (unsigned b = 0; SENDS && b < messages.owns(); b++)
-                own_copy(messages.own(b));
+                own_copy(messages.own(b), senders());
             order_block_arrive(ORDER_ROW);
             return;
         }
@@ -478,17 +554,20 @@ template <bool SENDS, typename MESSAGES> struct channel {
         if (!SENDS)
             control();
         order_block_sync(ORDER_ROW); /* all have read the state */
-        state_store();
+        if (lane == 0)
+            state_keep(former + turns, credit);
         if (is_numbered)
             number_advance(launch);
     }
 };
 
-/* Runs a block. `make` returns the MESSAGES of a chain; `rank` is the other rank. */
-template <typename MAKE>
-__device__ __forceinline__ void exchange_run(const cuda_exchange &exchange, MAKE make)
+/* Calls use(channel) with a channel, of all those of the launch. `make` returns the MESSAGES of a
+ * chain; `rank` is the other rank. */
+template <typename MAKE, typename USE>
+__device__ __forceinline__ void channel_use(const cuda_exchange &exchange, unsigned number,
+                                            MAKE make, USE use)
 {
-    unsigned index = blockIdx.x;
+    unsigned index = number;
     int chain = 0;
     for (; index >= exchange.channels[chain]; chain++)
         index -= exchange.channels[chain];
@@ -499,9 +578,9 @@ __device__ __forceinline__ void exchange_run(const cuda_exchange &exchange, MAKE
     const auto messages = make(chain, rank, sends);
     typedef decltype(make(chain, rank, sends)) type;
     if (sends)
-        channel<true, type>(exchange, messages, rank, index).run();
+        use(channel<true, type>(exchange, messages, rank, index));
     else
-        channel<false, type>(exchange, messages, rank, index).run();
+        use(channel<false, type>(exchange, messages, rank, index));
 }
 
 } // namespace

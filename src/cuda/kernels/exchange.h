@@ -16,6 +16,7 @@ enum {
     EXCHANGE_TRANSFERS = 128, /* in a launch, at most */
     EXCHANGE_CALLS = 8,       /* of v-forms whose counts are in memory: in a launch, at most */
     EXCHANGE_CHAINS = 2 * (CUDA_RANKS - 1),
+    EXCHANGE_CHANNELS = 112, /* of all chains, at most: of 8 ranks 8 a chain */
     EXCHANGE_GROUP = CUDA_GROUP_LINES,
     EXCHANGE_DEPTH = 4,                             /* units of a piece that a worker serves */
     EXCHANGE_PIECE = EXCHANGE_DEPTH * CUDA_WORKERS, /* units */
@@ -61,6 +62,7 @@ struct cuda_exchange {
     uint8_t room;     /* channels for which an arena has slots, of each source: never changes */
     uint8_t numbered; /* a collective, which takes a number; messages take none */
     uint8_t calls;    /* that exchange_counted serves; in exchange 0 */
+    uint8_t all;      /* channels of all chains */
     struct cuda_own_block own;
     union {
         struct cuda_transfer transfers[EXCHANGE_TRANSFERS];

@@ -7,14 +7,14 @@
  * first of them writes the fault, and none sends, receives or copies.
  */
 #include "cuda/kernels/counts.cuh"
-#include "cuda/kernels/exchange.cuh"
+#include "cuda/kernels/exchange_turns.cuh"
 
 namespace
 {
 
-/* What a block has read. In the memory that its threads share. */
+/* What a block has read: [call][operand][rank]. In the memory that its threads share. */
 struct counted_table {
-    cuda_transfer transfers[EXCHANGE_CALLS];
+    cuda_transfer transfers[EXCHANGE_CALLS][2][CUDA_RANKS];
     cuda_own_block owns[EXCHANGE_CALLS];
 };
 
@@ -45,7 +45,7 @@ struct counted_messages {
                            is_one ? exchange.launch.rank : r, is_one, call.is_narrow);
     }
 
-    /* Checks a block, and writes it to the table if it is the peer's or the own one. */
+    /* Checks a block, and writes it to the table. */
     __device__ __forceinline__ bool block_take(unsigned k, unsigned s, int r)
     {
         const cuda_launch &launch = exchange.launch;
@@ -65,8 +65,7 @@ struct counted_messages {
             if (r == launch.rank)
                 table.owns[k] = {from, at, at == from ? 0 : its.count * call.width};
         }
-        if (r == peer && s == side)
-            table.transfers[k] = {at, its.count * call.width, call.signature | its.count};
+        table.transfers[k][s][r] = {at, its.count * call.width, call.signature | its.count};
         if (found.fault != COUNTS_GOOD)
             counts_fail(launch, former_number(launch) + 1, call.signature, found,
                         s == EXCHANGE_RECV, r);
@@ -85,6 +84,10 @@ struct counted_messages {
         return well;
     }
 
+    __device__ __forceinline__ void taken()
+    {
+        count = exchange.calls;
+    }
     __device__ __forceinline__ unsigned begin() const
     {
         return 0;
@@ -95,7 +98,7 @@ struct counted_messages {
     }
     __device__ __forceinline__ const cuda_transfer &operator[](unsigned t) const
     {
-        return table.transfers[t];
+        return table.transfers[t][side][peer];
     }
     __device__ __forceinline__ unsigned owns() const
     {

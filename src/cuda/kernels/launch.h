@@ -57,7 +57,8 @@ struct cuda_launch {
     int32_t size;
     uint16_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks. All bits: a meeting that
                       * ends the last operation */
-    uint16_t marked; /* write a mark of each operation: device_trace.h */
+    uint8_t marked;  /* write a mark of each operation: device_trace.h */
+    uint8_t columns; /* of a kernel whose ranks exchange data in pairs of columns: operation.cuh */
     uint32_t tag;    /* 16 bits of hash of signature and parameter */
     /* The ranks in this rank's order: [0] is this rank. If the size is a power of two, the leaf of
      * [p] is this rank's leaf with the bits of p flipped; else the others follow in leaf order. */

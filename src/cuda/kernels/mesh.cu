@@ -10,13 +10,14 @@
  * its quad. So all ranks have entered, and the other half is free.
  *
  * A larger operation is cut into one quarter for each rank of a quad, and quarters into tiles, with
- * a unit for each worker. A block serves tiles b, b + grid, ... of all quarters. In turn t it (1)
- * collects tile t - 3 of the others' quarters: waits for their owners' results; (2) crosses t - 2
- * of its own quarter: waits for the partner's partial result and writes the result to output and
- * quad; (3) folds t - 1: waits for the quad's inputs and sends the partial result, which stays in
- * registers, to the partner; (4) fills t: sends the input to the owners of the quarters.
+ * a unit for each worker. Column b has tiles b, b + columns, ... of all quarters. A block serves
+ * its columns as in tiles.cuh. In turn t it (1) collects tile t - 3 of the others' quarters: waits
+ * for their owners' results; (2) crosses t - 2 of its own quarter: waits for the partner's partial
+ * result and writes the result to output and quad; (3) folds t - 1: waits for the quad's inputs and
+ * sends the partial result, which stays in registers, to the partner; (4) fills t: sends the input
+ * to the owners of the quarters.
  *
- * Tiles lie in tiles[hop][block][slot][plane], slot = tile mod 3. Hop 1: inputs from ranks[1] to
+ * Tiles lie in tiles[hop][column][slot][plane], slot = tile mod 3. Hop 1: inputs from ranks[1] to
  * ranks[3] in planes 0 to 2. Hop 2: their results, then the partner's partial result. Arrival
  * counts of hop 1 tell quad and partner that a tile is filled. Those of hop 2 tell the partner that
  * a tile is folded, and the quad that a tile is crossed (U1, U2). docs/ordering.md says why a slot
@@ -112,7 +113,7 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* One rank's part in an operation; tiles are numbered by block. */
+/* One rank's part in a column; tiles are numbered there. */
 template <typename D> struct tiled {
     static constexpr int WIDER = partial<D, 2>::WIDER;
     static constexpr unsigned PLANES = QUAD - 1 + WIDER; /* of hop 2; hop 1 leaves some */
@@ -121,7 +122,7 @@ template <typename D> struct tiled {
     const operation &op;
     const operands<D, 2> user;
     uint64_t units, quarter; /* units of 16 bytes: all, of a quarter */
-    unsigned tile, tiles;    /* units of a tile, tiles of this block */
+    unsigned tile, tiles;    /* units of a tile, tiles of the column */
     unsigned worker;         /* of the block: the unit of the tile */
     unsigned quad, partner;  /* bits of ranks */
     partial<D, 2> sums;      /* of the tile that was folded last */
@@ -133,7 +134,7 @@ template <typename D> struct tiled {
     {
         tile = tiling_mesh(blockDim.x - CUDA_CONTROL_THREADS, WIDER);
         const uint64_t all = (quarter + tile - 1) / tile;
-        tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
+        tiles = tiling_tiles(all, op.column, launch.columns);
         quad = 0;
         for (int p = 1; p < QUAD; p++)
             quad |= 1u << launch.ranks[p];
@@ -142,7 +143,7 @@ template <typename D> struct tiled {
     /* The worker's unit of tile k, in the quarter of ranks[p]: `units` or more if there is none. */
     __device__ __forceinline__ uint64_t unit_of(int p, unsigned k) const
     {
-        const uint64_t in_quarter = ((uint64_t)k * gridDim.x + blockIdx.x) * tile + worker;
+        const uint64_t in_quarter = ((uint64_t)k * launch.columns + op.column) * tile + worker;
         return worker < tile && in_quarter < quarter
                    ? launch.mesh.quarters[p] * quarter + in_quarter
                    : units;
@@ -152,7 +153,7 @@ template <typename D> struct tiled {
     __device__ __forceinline__ unsigned char *spot(cuda_arena *arena, int hop, unsigned k,
                                                    unsigned plane) const
     {
-        const uint64_t slot = (uint64_t)blockIdx.x * CUDA_TILE_SLOTS + k % CUDA_TILE_SLOTS;
+        const uint64_t slot = (uint64_t)op.column * CUDA_TILE_SLOTS + k % CUDA_TILE_SLOTS;
         return arena->tiles[hop] + ((slot * PLANES + plane) * tile + worker) * CUDA_LINE;
     }
 
@@ -224,20 +225,22 @@ template <typename D> struct tiled {
         return true;
     }
 
-    __device__ __forceinline__ void run()
+    /* Returns false if a wait has failed. */
+    __device__ __forceinline__ bool run()
     {
         if (tiles == 0)
-            return;
+            return true;
         for (unsigned turn = 0; turn < tiles + 3; turn++) {
             if (turn >= 3 && !collect_tile(turn - 3))
-                return;
+                return false;
             if (turn >= 2 && turn - 2 < tiles && !cross_tile(turn - 2))
-                return;
+                return false;
             if (turn >= 1 && turn - 1 < tiles && !fold_tile(turn - 1))
-                return;
+                return false;
             if (turn < tiles)
                 fill_tile(turn);
         }
+        return true;
     }
 };
 
@@ -250,7 +253,7 @@ template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &la
     if (user.units() * partial<D, 1>::WIDER <= LINES)
         mesh_flagged<D>(launch, op, user);
     else
-        tiled<D>(launch, op).run();
+        columns_run(launch, op, [&] { return tiled<D>(launch, op).run(); });
 }
 
 } // namespace

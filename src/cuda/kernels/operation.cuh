@@ -31,12 +31,30 @@
 static_assert(CUDA_CONTROL_THREADS == 32, "one warp");
 static_assert(sizeof(cuda_host) == DEVICE_TRACE_HOST_BYTES, "a device trace begins with it");
 
+/*
+ * Columns. In kernels whose ranks exchange data in pairs of blocks, what one block serves is a
+ * column. The number of columns is equal on all ranks: no rank's limit of blocks counts. Block b of
+ * a rank serves columns b, b + grid, ...: mostly one. How it takes them in turn, each file says.
+ */
 struct operation {
     uint64_t sequence;
     uint64_t flag;      /* in band: the sequence above 16 bits of hash of what the operation is */
     order_line words;   /* struct cuda_row */
     order_line buffers; /* becomes the next operation's state */
+    unsigned column;    /* the one that is served, in kernels with tiles */
 };
+
+/* The workers of all columns. */
+static __device__ __forceinline__ unsigned column_workers(const cuda_launch &launch)
+{
+    return launch.columns * (blockDim.x - CUDA_CONTROL_THREADS);
+}
+
+/* The number of this thread's worker in a column, throughout the columns. */
+static __device__ __forceinline__ unsigned column_worker(unsigned column)
+{
+    return column * (blockDim.x - CUDA_CONTROL_THREADS) + threadIdx.x - CUDA_CONTROL_THREADS;
+}
 
 static __device__ __forceinline__ bool is_control_warp(void)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Blocks of any size in full lines (lines.cuh), piece by piece. A worker serves DEPTH units of each
- * piece of each block; all ranks have the same grid. In its turn for piece q a worker (1) pushes
- * its lines of q + 1, so that the link carries them while it waits; (2) waits for its sources'
- * lines of q, empties them, and writes what a KIND (blocks.cuh) makes of them.
+ * Blocks of any size in full lines (lines.cuh), piece by piece. A worker of a column serves DEPTH
+ * units of each piece of each block; all ranks have the same columns (operation.cuh). In its turn
+ * for piece q a worker (1) pushes its lines of q + 1, so that the link carries them while it waits;
+ * (2) waits for its sources' lines of q, empties them, and writes what a KIND (blocks.cuh) makes of
+ * them.
  *
  * Lines lie in copies[use mod 2][q mod 3][source][unit]. A line has one writer, the source's
  * worker, and one reader, the owner's worker of the same number. While the workers are in the next
@@ -12,6 +13,11 @@
  * the credit of every target for q - 3. So the line is empty when it is written. Lines of the first
  * three pieces were last used two pipelined operations ago, and all peers have left that operation
  * (operation.cuh). docs/models/pipe.pml is the model.
+ *
+ * A block with several columns serves all of them in each half of a turn. Its fence is behind what
+ * it has emptied in all of them. In (1) it waits for turns q - 2 of its targets, in (2) for what
+ * its sources push in their turns q - 1. So a wait is for an earlier turn of another rank, whatever
+ * grids the ranks have, and none of them waits in a circle.
  */
 #ifndef TUTTI_CUDA_PIPE_CUH
 #define TUTTI_CUDA_PIPE_CUH
@@ -74,7 +80,7 @@ struct byte_pipe {
 
 /* What operations in turns have in common. SELF has load(q), push(q), which also copies the rank's
  * own block, and collect(q). */
-template <typename SELF> struct pipe_turns {
+template <typename SELF, bool ONE_COLUMN> struct pipe_turns {
     const cuda_launch &launch;
     operation op;
     int size;
@@ -83,21 +89,40 @@ template <typename SELF> struct pipe_turns {
     unsigned width, piece, stride; /* units of a worker's row, of a piece; bytes of a source */
     uint64_t turns;
     unsigned set;
-    unsigned worker, lane;
+    unsigned column, lane;
     bool well;
 
     __device__ __forceinline__ pipe_turns(const cuda_launch &l, int ranks, unsigned targets,
                                           unsigned sources)
-        : launch(l), size(ranks), to(targets), from(sources), loads(targets),
-          worker(worker_index()), lane(threadIdx.x % CUDA_GROUP_LINES), well(true)
+        : launch(l), size(ranks), to(targets), from(sources), loads(targets), column(blockIdx.x),
+          lane(threadIdx.x % CUDA_GROUP_LINES), well(true)
     {
+    }
+
+    /* Of all columns. Computed where it is needed: registers are scarce. */
+    __device__ __forceinline__ unsigned worker() const
+    {
+        return column_worker(column);
+    }
+
+    /* Calls use() for each column of the block. */
+    template <typename USE> __device__ __forceinline__ void each_column(USE use)
+    {
+        if constexpr (ONE_COLUMN) {
+            use();
+        } else {
+#pragma unroll 1
+            for (column = blockIdx.x; column < launch.columns; column += gridDim.x)
+                use();
+        }
     }
 
     /* `most`: units of a source's piece that fit, in rows of `depth`. */
     __device__ __forceinline__ void cut(uint64_t units, unsigned most, int depth)
     {
+        const unsigned workers = column_workers(launch);
         most /= depth;
-        width = (worker_count() < most ? worker_count() : most) & ~(CUDA_GROUP_LINES - 1);
+        width = (workers < most ? workers : most) & ~(CUDA_GROUP_LINES - 1);
         piece = width * depth;
         stride = piece * CUDA_LINE;
         turns = (units + piece - 1) / piece;
@@ -107,7 +132,7 @@ template <typename SELF> struct pipe_turns {
     __device__ __forceinline__ unsigned offset_of(uint64_t q, int d, int source, int owner) const
     {
         return (set * CUDA_PIPES + (unsigned)(q % CUDA_PIPES)) * CUDA_COPY_BYTES +
-               place_of<true>(source, owner) * stride + (d * width + worker) * CUDA_LINE;
+               place_of<true>(source, owner) * stride + (d * width + worker()) * CUDA_LINE;
     }
 
     /* Waits until the targets have emptied the lines of piece q - 3. */
@@ -118,7 +143,7 @@ template <typename SELF> struct pipe_turns {
             order_line line;
             if (targets >> p & 1)
                 well = operation_await_line(
-                    launch, op.sequence, &launch.own->arrivals[0][blockIdx.x][launch.ranks[p]],
+                    launch, op.sequence, &launch.own->arrivals[0][column][launch.ranks[p]],
                     launch.ranks[p], line, [&](const order_line &l) { /* Y1a pairs Y1 */
                                                                       return l.high == op.flag &&
                                                                              l.low > q - CUDA_PIPES;
@@ -149,10 +174,25 @@ template <typename SELF> struct pipe_turns {
         for (uint64_t turn = 0; turn + CUDA_PIPES < turns && from; turn++) {
             order_block_sync(ORDER_EMPTIED);
             order_fence(); /* Y1 */
-            if (threadIdx.x < size && from >> threadIdx.x & 1)
-                order_store_line(&launch.peers[threadIdx.x]->arrivals[0][blockIdx.x][launch.rank],
-                                 {turn + 1, op.flag});
+            each_column([&] {
+                if (threadIdx.x < size && from >> threadIdx.x & 1)
+                    order_store_line(&launch.peers[threadIdx.x]->arrivals[0][column][launch.rank],
+                                     {turn + 1, op.flag});
+            });
             order_block_arrive(ORDER_FENCED);
+        }
+    }
+
+    /* Pushes the first piece of all columns. That of the first one is loaded. */
+    __device__ __forceinline__ void push_first(SELF &self)
+    {
+        self.push(0);
+        if constexpr (!ONE_COLUMN) {
+#pragma unroll 1
+            for (column += gridDim.x; column < launch.columns; column += gridDim.x) {
+                self.load(0);
+                self.push(0);
+            }
         }
     }
 
@@ -170,15 +210,16 @@ template <typename SELF> struct pipe_turns {
         }
         order_block_arrive(ORDER_ROW);
         if (loads)
-            self.push(0);
+            push_first(self);
         for (uint64_t turn = 0; turn < turns; turn++) {
-            if (loads && turn + 1 < turns) {
-                self.load(turn + 1);
-                self.push(turn + 1);
-            }
+            if (loads && turn + 1 < turns)
+                each_column([&] {
+                    self.load(turn + 1);
+                    self.push(turn + 1);
+                });
             if (!from)
                 continue;
-            self.collect(turn);
+            each_column([&] { self.collect(turn); });
             /* The control warp is at most a turn behind. */
             if (turn > 0 && turn + CUDA_PIPES <= turns)
                 order_block_sync(ORDER_FENCED);
@@ -189,11 +230,11 @@ template <typename SELF> struct pipe_turns {
 };
 
 template <typename KIND, typename LINES, int DEPTH>
-struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
+struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>, KIND::ONE_COLUMN> {
     static constexpr int LEAVES = KIND::LEAVES;
-    typedef pipe_turns<pipe> base;
+    typedef pipe_turns<pipe, KIND::ONE_COLUMN> base;
     using base::from, base::launch, base::lane, base::op, base::piece, base::size, base::stride,
-        base::to, base::well, base::width, base::worker;
+        base::to, base::well, base::width;
     const typename KIND::operands user;
     const uint64_t units;     /* of the largest block */
     const bool copies;        /* the own block */
@@ -210,6 +251,7 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>> {
     /* The worker's d-th unit of piece q. */
     __device__ __forceinline__ uint64_t unit_of(uint64_t q, int d) const
     {
+        const unsigned worker = base::worker();
         return worker < width ? q * piece + d * width + worker : units + lane;
     }
 

@@ -14,6 +14,7 @@ template <typename D, int SUM_OF, int UNIT_WORDS,
           template <typename, int> typename OPERANDS = block_operands>
 struct reduce_kind {
     static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS, WORDS = UNIT_WORDS;
+    static constexpr bool ONE_COLUMN = SUM_OF == CUDA_RANKS;
     typedef D dtype;
     typedef OPERANDS<D, WORDS> operands;
 

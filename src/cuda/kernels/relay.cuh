@@ -31,17 +31,18 @@
 /*
  * A WAY:
  *
- *     LEAVES, dtype, size_of(launch)   as of a KIND
+ *     LEAVES, ONE_COLUMN, dtype, size_of(launch)   as of a KIND
  *     TO_ROOT, TO_ALL                  reduces to a root; without one; neither: broadcasts
  *     own_of(user, at)                 what an owner adds to its sources' lines
  *     result_of(user, own, from, x)    the unit that it pushes; x[p] is the p-th peer's, if `from`
  *                                      has bit p
  */
-template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LINES>> {
+template <typename WAY, typename LINES>
+struct relay : pipe_turns<relay<WAY, LINES>, WAY::ONE_COLUMN> {
     static constexpr int LEAVES = WAY::LEAVES;
-    typedef pipe_turns<relay> base;
+    typedef pipe_turns<relay, WAY::ONE_COLUMN> base;
     using base::launch, base::lane, base::op, base::size, base::stride, base::to, base::well,
-        base::width, base::worker;
+        base::width;
     const block_operands<typename WAY::dtype, 2> user;
     static constexpr bool TO_ALL = WAY::TO_ALL;
     const uint64_t units, chunk;
@@ -71,6 +72,7 @@ template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LIN
      * of an owner; `units` if there is none. */
     __device__ __forceinline__ uint64_t index_of(uint64_t q) const
     {
+        const unsigned worker = base::worker();
         return worker < width ? q * width + worker : chunk + lane;
     }
     __device__ __forceinline__ uint64_t at_of(int owner, uint64_t i) const
@@ -153,6 +155,9 @@ template <typename WAY, typename LINES> struct relay : pipe_turns<relay<WAY, LIN
             user.store(user.template spot_of<false>(at), result);
     }
 
+    /* A block with several columns calls this in ascending order. gather() waits for the same turn
+     * and column of another rank. So the least column that a rank has not served is served on every
+     * rank, and goes on. */
     __device__ __forceinline__ void collect(uint64_t q)
     {
         const uint64_t i = index_of(q);

@@ -6,16 +6,16 @@
  * rounds once, and the result goes round again. So all ranks get the same bits, but
  * not those of the canonical tree: each chunk is one chain of additions.
  *
- * The units of a chunk are cut into tiles. Block b serves tiles b, b + grid, ... of every chunk. In
- * turn t tile k is at step t - k: a turn moves every tile under way one rank further. A step writes
- * into its own lane, for this turn and the next: tiles[1][block][turn mod 2][lane][plane]. The
- * arrival count of hop 1 tells the next rank (U1). The arrival count of hop 2 tells the rank before
- * that the operation has begun, and that a turn has ended (U2).
+ * The units of a chunk are cut into tiles. Column b has tiles b, b + columns, ... of every chunk.
+ * In turn t tile k is at step t - k: a turn moves every tile under way one rank further. A step
+ * writes into its own lane, for this turn and the next: tiles[1][column][turn mod 2][lane][plane].
+ * The arrival count of hop 1 tells the next rank (U1). The arrival count of hop 2 tells the rank
+ * before that the operation has begun, and that a turn has ended (U2).
  *
  * A place is free when it is written. Turn t comes after turn t - 1 of the next rank, which has
  * read what turn t - 2 wrote there; and after that rank has begun, when all of earlier operations
  * had been read. A rank knows nothing else of the others. So the tiles of hop 1, with which other
- * kernels begin, stay unchanged.
+ * kernels begin, stay unchanged. A block serves its columns as in tiles.cuh.
  */
 #include "cuda/kernels/tiles.cuh"
 
@@ -33,7 +33,7 @@ template <typename D> struct course {
     const operands<D, 2> user;
     uint64_t units, chunk; /* units of 16 bytes: all, of a chunk */
     unsigned planes;       /* of a turn's messages */
-    unsigned tile, tiles;  /* units of a tile, tiles of this block */
+    unsigned tile, tiles;  /* units of a tile, tiles of the column */
     int size;
 
     __device__ __forceinline__ course(const cuda_launch &operands, const operation &operation)
@@ -43,13 +43,13 @@ template <typename D> struct course {
         planes = tiling_ring_plane(2 * size - 2, size - 1, WIDER);
         tile = tiling_ring(planes);
         const uint64_t all = (chunk + tile - 1) / tile;
-        tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
+        tiles = tiling_tiles(all, op.column, launch.columns);
     }
 
     /* Unit i of tile k of the present chunk of a step; `units` or more if there is none. */
     __device__ __forceinline__ uint64_t unit_of(int step, unsigned k, unsigned i) const
     {
-        const uint64_t at = ((uint64_t)k * gridDim.x + blockIdx.x) * tile + i;
+        const uint64_t at = ((uint64_t)k * launch.columns + op.column) * tile + i;
         const int c = (launch.ring.position + 2 * size - step) % size;
         return at < chunk ? c * chunk + at : units;
     }
@@ -59,7 +59,7 @@ template <typename D> struct course {
                                                    unsigned i) const
     {
         const unsigned plane = tiling_ring_plane((unsigned)step, size - 1, WIDER);
-        const uint64_t messages = (uint64_t)blockIdx.x * TURNS + turn % TURNS;
+        const uint64_t messages = (uint64_t)op.column * TURNS + turn % TURNS;
         return arena->tiles[1] + ((messages * planes + plane) * tile + i) * CUDA_LINE;
     }
 
@@ -137,29 +137,30 @@ template <typename D> struct course {
             arrivals_tell(launch, op, 1, launch.ring.before, turn + 1);
     }
 
-    __device__ __forceinline__ void run() const
+    /* Returns false if a wait has failed. */
+    __device__ __forceinline__ bool run() const
     {
         if (tiles == 0)
-            return;
+            return true;
         const unsigned last = tiles + 2 * size - 3;
         if (threadIdx.x - CUDA_CONTROL_THREADS == 1)
             arrivals_tell(launch, op, 1, launch.ring.before, 0);
         for (unsigned turn = 0; turn <= last; turn++) {
             if (!turn_hear(turn))
-                return;
+                return false;
             turn_run(turn);
             if (turn < last)
                 turn_tell(turn);
         }
+        return true;
     }
 };
 
 template <typename D> __device__ __forceinline__ void ring(const cuda_launch &launch)
 {
     operation op;
-    if (!operation_begin_tiles(launch, op))
-        return;
-    course<D>(launch, op).run();
+    if (operation_begin_tiles(launch, op))
+        columns_run(launch, op, [&] { return course<D>(launch, op).run(); });
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 #include "cuda/kernels/rows.h"
 
 #include "base/dtype.h"
+#include "cuda/kernels/exchange.h"
 #include "cuda/kernels/tiling.h"
 
 #include <strings.h>
@@ -93,13 +94,12 @@ const struct cuda_kernel_row cuda_kernel_rows[CUDA_KERNELS] = {
     [CUDA_REDUCE_COUNTED] = {KERNEL(reduce_counted, 1 << TUTTI_COLLECTIVE_REDUCE_SCATTER_V),
                              HAS(NONE, REALS, SUM), USES(COPIES),
                              CUT(LINE, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS)},
-    /* All ranks of 8 in both directions: 8 channels each. */
     [CUDA_EXCHANGE] = {KERNEL(exchange, MESSAGES), HAS(NONE, 0, ANY), USES(MESSAGES),
-                       .threads = CUDA_WORKERS, .blocks = 112},
+                       .threads = CUDA_WORKERS, .blocks = EXCHANGE_CHANNELS},
     [CUDA_EXCHANGE_COUNTED] = {KERNEL(exchange_counted, 1 << TUTTI_COLLECTIVE_ALL_GATHER_V |
                                                             1 << TUTTI_COLLECTIVE_ALL_TO_ALL_V),
                                HAS(NONE, 0, ANY), USES(MESSAGES), .threads = CUDA_WORKERS,
-                               .blocks = 112},
+                               .blocks = EXCHANGE_CHANNELS},
     [CUDA_BARRIER] = {KERNEL(barrier, 1 << TUTTI_COLLECTIVE_BARRIER), HAS(NONE, 0, ANY),
                       .blocks = 1, .awaits_headers = true},
     /* of symmetric memory, and of streams that wait for the host */

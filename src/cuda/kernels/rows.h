@@ -122,11 +122,18 @@ static inline bool cuda_kernel_is_tuned(const struct cuda_kernel_row *row)
     return row->algo == TUTTI_ALGO_ONE_SHOT || row->algo == TUTTI_ALGO_TWO_SHOT;
 }
 
-/* Returns true if block b of a rank exchanges data with block b of another rank, so that all ranks
- * must have equally many blocks. The places of other regions do not depend on the grid. */
-static inline bool cuda_kernel_pairs_blocks(const struct cuda_kernel_row *row)
+/* Returns true if a column of a rank exchanges data with the same column of another rank
+ * (operation.cuh). The places of other regions do not depend on the number of columns. */
+static inline bool cuda_kernel_pairs_columns(const struct cuda_kernel_row *row)
 {
     return row->regions & (CUDA_REGION_TILES | CUDA_REGION_PIPES | CUDA_REGION_COPIES);
+}
+
+/* Returns true if a sum of so many ranks has a function for blocks with several columns. In sums of
+ * 8 ranks no registers are left for them: the function for any op serves such blocks. */
+static inline bool cuda_kernel_sums_columns(const struct cuda_kernel_row *row, int size)
+{
+    return !cuda_kernel_pairs_columns(row) || size < CUDA_RANKS;
 }
 
 static inline unsigned cuda_kernel_parts(const struct cuda_kernel_row *row, int size)

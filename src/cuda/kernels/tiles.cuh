@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Two-shot in tiles, for arenas in host memory. The units are cut into one chunk for each rank,
- * chunks into tiles. Block b of every rank serves tiles b, b + grid, ... of all chunks. In its k-th
- * turn a block (1) pushes tile k of every chunk to the chunk's owner; (2) waits for tile k - 1 of
- * its own chunk from all sources, reduces, and pushes the result to all; (3) waits for tile k - 2
- * of the others' chunks from their owners and writes it.
+ * chunks into tiles. Column b of every rank has tiles b, b + columns, ... of all chunks. In its
+ * k-th turn of a column a block (1) pushes tile k of every chunk to the chunk's owner; (2) waits
+ * for tile k - 1 of its own chunk from all sources, reduces, and pushes the result to all; (3)
+ * waits for tile k - 2 of the others' chunks from their owners and writes it.
  *
- * Data lies in tiles[hop][block][source][slot], slot = tile mod 3. An arrival count says how many
+ * Data lies in tiles[hop][column][source][slot], slot = tile mod 3. An arrival count says how many
  * tiles have come: one worker of the source's block writes it, one of ours polls it. Its release
  * (hop 1: U1, hop 2: U2): the data, a barrier, a fence, the line. Its acquire (U1a, U2a): the line,
  * a fence, a barrier, the data.
@@ -15,6 +15,9 @@
  * tile k - 3 to the output, so the owner had reduced that tile. Hop 2, tile k: the owner has seen
  * the arrival count of hop 1 for tile k. We sent it in turn k, after turn k - 1, in which we wrote
  * tile k - 3 to the output.
+ *
+ * A block serves its columns one after the other, from the least on (columns_run()). Of all columns
+ * that a rank has still to serve, the least one is therefore served on every rank, and goes on.
  */
 #ifndef TUTTI_CUDA_TILES_CUH
 #define TUTTI_CUDA_TILES_CUH
@@ -24,35 +27,39 @@
 #include "cuda/kernels/tiling.h"
 
 struct tiling {
-    uint64_t units, chunk; /* 16-byte units: all, of a chunk */
-    uint64_t source;       /* bytes of a source's slots */
-    unsigned slot;         /* bytes of a slot */
-    unsigned tile, tiles;  /* units of a tile, tiles of this block */
+    uint64_t units, chunk;    /* 16-byte units: all, of a chunk */
+    uint64_t source;          /* bytes of a source's slots */
+    unsigned slot;            /* bytes of a slot */
+    unsigned column, columns; /* the one that is served, all */
+    unsigned tile, tiles;     /* units of a tile, tiles of the column */
 };
 
-static __device__ __forceinline__ tiling tiling_of(uint64_t units, int size)
+static __device__ __forceinline__ tiling tiling_of(uint64_t units, int size, unsigned column,
+                                                   unsigned columns)
 {
     tiling plan;
     plan.units = units;
     plan.chunk = (units + size - 1) / size;
     plan.tile = tiling_two_shot(size);
     const uint64_t all = (plan.chunk + plan.tile - 1) / plan.tile;
-    plan.tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
+    plan.column = column;
+    plan.columns = columns;
+    plan.tiles = tiling_tiles(all, column, columns);
     plan.slot = plan.tile * CUDA_LINE;
     plan.source = plan.slot * CUDA_TILE_SLOTS;
     return plan;
 }
 
-/* The first unit of a block's k-th tile in its chunk. */
+/* The first unit of a column's k-th tile in its chunk. */
 static __device__ __forceinline__ uint64_t tile_start(const tiling &plan, unsigned k)
 {
-    return ((uint64_t)k * gridDim.x + blockIdx.x) * plan.tile;
+    return ((uint64_t)k * plan.columns + plan.column) * plan.tile;
 }
 
 static __device__ __forceinline__ unsigned char *
 tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, unsigned k)
 {
-    return arena->tiles[hop] + (blockIdx.x * (uint64_t)size + source) * plan.source +
+    return arena->tiles[hop] + (plan.column * (uint64_t)size + source) * plan.source +
            k % CUDA_TILE_SLOTS * plan.slot;
 }
 
@@ -63,7 +70,7 @@ static __device__ __forceinline__ void arrivals_tell(const cuda_launch &launch, 
                                                      int hop, int peer, unsigned k)
 {
     order_fence(); /* U1 pairs U1a, U2 pairs U2a */
-    order_store_line(&launch.arenas[peer]->arrivals[hop][blockIdx.x][launch.rank],
+    order_store_line(&launch.arenas[peer]->arrivals[hop][op.column][launch.rank],
                      {(uint64_t)k + 1, op.flag});
 }
 
@@ -75,7 +82,7 @@ static __device__ __forceinline__ bool arrivals_hear(const cuda_launch &launch, 
 {
     order_line line;
     const bool come = operation_await_line(
-        launch, op.sequence, &launch.own->arrivals[hop][blockIdx.x][peer], peer, line,
+        launch, op.sequence, &launch.own->arrivals[hop][op.column][peer], peer, line,
         [&](const order_line &count) {
             const uint64_t ahead = (count.high - (op.sequence << 16)) >> 16;
             return count.high == op.flag ? count.low > k : ahead == 1 && count.low > 0;
@@ -110,6 +117,17 @@ static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, cons
     if (self < CUDA_RANKS && ranks >> self & 1)
         come = arrivals_hear(launch, op, hop, (int)self, k);
     return order_workers_all(come);
+}
+
+/* Serves the block's columns. `serve` returns false if a wait has failed. */
+template <typename SERVE>
+static __device__ __forceinline__ void columns_run(const cuda_launch &launch, operation &op,
+                                                   SERVE serve)
+{
+#pragma unroll 1
+    for (op.column = blockIdx.x; op.column < launch.columns; op.column += gridDim.x)
+        if (!serve())
+            return;
 }
 
 /* ---- two-shot -------------------------------------------------------------------------------- */
@@ -195,17 +213,15 @@ static __device__ __forceinline__ void tile_write(const cuda_launch &launch, con
     }
 }
 
+/* Returns false if a wait has failed. */
 template <typename D>
-static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
+static __device__ __forceinline__ bool two_shot_column(const cuda_launch &launch,
+                                                       const operation &op)
 {
     const int size = launch.size;
     const unsigned others = all_others(launch);
     const operands<D, 2> user(launch);
-    const tiling plan = tiling_of(user.units(), size);
-
-    operation op;
-    if (!operation_begin_tiles(launch, op))
-        return;
+    const tiling plan = tiling_of(user.units(), size, op.column, launch.columns);
     for (unsigned k = 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {
             tile_push(launch, user, plan, size, k);
@@ -213,16 +229,25 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
         }
         if (k >= 1 && k - 1 < plan.tiles) {
             if (!tile_hear(launch, op, 0, others, k - 1))
-                return;
+                return false;
             tile_reduce<D>(launch, op, user, plan, size, k - 1);
             tile_tell(launch, op, 1, others, k - 1);
         }
         if (k >= 2) {
             if (!tile_hear(launch, op, 1, others, k - 2))
-                return;
+                return false;
             tile_write(launch, op, user, plan, size, k - 2);
         }
     }
+    return true;
+}
+
+template <typename D>
+static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
+{
+    operation op;
+    if (operation_begin_tiles(launch, op))
+        columns_run(launch, op, [&] { return two_shot_column<D>(launch, op); });
 }
 
 #endif

@@ -49,10 +49,10 @@ LAUNCH_FN uint64_t tiling_ring_chunk(uint64_t count, unsigned size, unsigned ele
     return ((count + line - 1) / line + size - 1) / size * line;
 }
 
-/* How many of all tiles a block has. */
-LAUNCH_FN unsigned tiling_tiles(uint64_t all, unsigned block, unsigned blocks)
+/* How many of all tiles a column has. */
+LAUNCH_FN unsigned tiling_tiles(uint64_t all, unsigned column, unsigned columns)
 {
-    return all > block ? (all - block - 1) / blocks + 1 : 0;
+    return all > column ? (all - column - 1) / columns + 1 : 0;
 }
 
 #endif

@@ -74,6 +74,160 @@ __device__ __forceinline__ unsigned pipes_take(uint64_t *buffers, unsigned turns
     return pipe;
 }
 
+/* How an operation is cut: units of a chunk, of a row of workers and of a piece, bytes of a
+ * source's lines, turns. */
+struct cut {
+    uint64_t chunk;
+    unsigned width, piece, stride, turns;
+
+    /* `workers`: of all columns. */
+    __device__ __forceinline__ cut(unsigned workers, uint64_t units, int size, int depth)
+        : chunk((units + size - 1) / size)
+    {
+        const unsigned most = CUDA_PIPE_BYTES / CUDA_LINE / size / depth;
+        width = workers < most ? workers : most;
+        piece = width * depth;
+        stride = piece * CUDA_LINE;
+        turns = (unsigned)((chunk + piece - 1) / piece);
+    }
+};
+
+/*
+ * A worker's part in a block with several columns (operation.cuh). The block takes each step of a
+ * turn for all of them, and waits for the fence before step 1. A wait in step 1 is for what other
+ * ranks push in the turn before, in step 3 for what they push in step 1 of the same turn. So nobody
+ * waits in a circle, whatever grids the ranks have. A worker keeps no unit from step to step.
+ */
+template <typename D, int SUM_OF, int DEPTH> struct shared_block {
+    static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
+    const cuda_launch &launch;
+    operation op;
+    const operands<D, 2> user;
+    const int size;
+    const uint64_t chunk;
+    const unsigned width, stride, turns;
+    bool well;
+
+    __device__ __forceinline__ shared_block(const cuda_launch &l, int ranks, const cut &its)
+        : launch(l), user(l), size(ranks), chunk(its.chunk), width(its.width), stride(its.stride),
+          turns(its.turns), well(true)
+    {
+    }
+
+    /* Calls use(i, at, chunks) for each unit of the worker in a turn: the number of the unit in a
+     * chunk, the place of its line in a source's lines, the chunks that have it. */
+    template <typename USE> __device__ __forceinline__ void units(unsigned turn, USE use)
+    {
+#pragma unroll 1
+        for (unsigned column = blockIdx.x; column < launch.columns; column += gridDim.x) {
+            const unsigned worker = column_worker(column);
+#pragma unroll 1
+            for (unsigned d = 0; d < DEPTH && worker < width; d++) {
+                const unsigned unit = d * width + worker;
+                const uint64_t i = (uint64_t)turn * DEPTH * width + unit;
+                use(i, unit * CUDA_LINE, chunks_of<LEAVES>(launch, user, chunk, size, i));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void reduce(unsigned turn, unsigned pipe)
+    {
+        units(turn, [&](uint64_t i, unsigned at, unsigned chunks) {
+            unsigned char *const slots = launch.own->pipes[pipe][0] + at;
+            unit<2> x[LEAVES];
+            if (!(chunks & 1) || !well)
+                return;
+            const unit<2> own = user.load(launch.rank * chunk + i);
+            well = lines_await<false>(launch, op, slots, stride, size, all_peers(size), own, x);
+            if (!well)
+                return;
+            const unit<2> result = reduction<D, SUM_OF, 2>::reduce(x, launch);
+#pragma unroll
+            for (int p = 1; p < LEAVES; p++)
+                if (p < size) {
+                    line_empty(slots + launch.ranks[p] * stride);
+                    order_store_line(launch.peers[p]->pipes[pipe][1] + launch.rank * stride + at,
+                                     line_of(result));
+                }
+            user.store(launch.rank * chunk + i, result);
+        });
+    }
+
+    __device__ __forceinline__ void push(unsigned turn, unsigned pipe)
+    {
+        units(turn, [&](uint64_t i, unsigned at, unsigned chunks) {
+            unit<2> u[LEAVES];
+            chunks_load(launch, user, chunk, size, chunks, i, u);
+            if (well)
+                chunks_push(
+                    [&](int p) {
+                        return launch.peers[p]->pipes[pipe][0] + launch.rank * stride + at;
+                    },
+                    chunks, u);
+        });
+    }
+
+    __device__ __forceinline__ void collect(unsigned turn, unsigned pipe)
+    {
+        units(turn, [&](uint64_t i, unsigned at, unsigned chunks) {
+            unsigned char *const results = launch.own->pipes[pipe][1] + at;
+            well = well && chunks_collect<false, LEAVES>(launch, op, user, chunk, results, stride,
+                                                         size, chunks, i);
+#pragma unroll
+            for (int p = 1; p < LEAVES; p++)
+                if (well && chunks >> p & 1)
+                    line_empty(results + launch.ranks[p] * stride);
+        });
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        operation_begin(launch, op);
+        if (!operation_take_together(launch, op))
+            return;
+        order_block_arrive(ORDER_ROW);
+        unsigned pipe = pipes_take(&op.buffers.high, 0);
+        push(0, pipe);
+        for (unsigned turn = 0; turn < turns; turn++) {
+            const unsigned next = pipe + 1 < CUDA_PIPES ? pipe + 1 : 0;
+            if (turn > 0)
+                order_block_sync(ORDER_FENCED);
+            reduce(turn, pipe);
+            if (turn + 1 < turns) {
+                order_block_arrive(ORDER_EMPTIED);
+                push(turn + 1, next);
+            }
+            collect(turn, pipe);
+            pipe = next;
+        }
+    }
+};
+
+/* Not inlined: the other part of the kernel is to have the registers that it has without this. */
+template <typename D, int SUM_OF, int DEPTH>
+__device__ __noinline__ void shared_block_run(const cuda_launch &launch)
+{
+    const int size = SUM_OF ? SUM_OF : launch.size;
+    const cut its(column_workers(launch), operands<D, 2>(launch).units(), size, DEPTH);
+    shared_block<D, SUM_OF, DEPTH>(launch, size, its).run();
+}
+
+/* The work of the control warp. */
+__device__ __forceinline__ void control(const cuda_launch &launch, unsigned turns)
+{
+    operation op;
+    operation_begin(launch, op);
+    if (!operation_take_together(launch, op))
+        return;
+    pipes_take(&op.buffers.high, turns);
+    operation_control(launch, op);
+    for (unsigned turn = 0; turn + 1 < turns; turn++) {
+        order_block_sync(ORDER_EMPTIED);
+        order_fence(); /* Z1 */
+        order_block_arrive(ORDER_FENCED);
+    }
+}
+
 template <typename D, int SUM_OF, int DEPTH>
 __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
 {
@@ -81,26 +235,19 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     constexpr bool EARLY = LEAVES <= EARLY_LEAVES; /* else DEPTH is 1 */
     const int size = SUM_OF ? SUM_OF : launch.size;
     const operands<D, 2> user(launch);
-    const uint64_t units = user.units(), chunk = (units + size - 1) / size;
-    const unsigned most = CUDA_PIPE_BYTES / CUDA_LINE / size / DEPTH;
-    const unsigned width = worker_count() < most ? worker_count() : most;
-    const unsigned piece = width * DEPTH, stride = piece * CUDA_LINE;
-    const unsigned turns = (unsigned)((chunk + piece - 1) / piece);
 
-    operation op;
-    if (is_control_warp()) {
-        operation_begin(launch, op);
-        if (!operation_take_together(launch, op))
-            return;
-        pipes_take(&op.buffers.high, turns);
-        operation_control(launch, op);
-        for (unsigned turn = 0; turn + 1 < turns; turn++) {
-            order_block_sync(ORDER_EMPTIED);
-            order_fence(); /* Z1 */
-            order_block_arrive(ORDER_FENCED);
-        }
-        return;
+    const cut its(worker_count(), user.units(), size, DEPTH);
+    if constexpr (SUM_OF < CUDA_RANKS) { /* else the kernel for any op does this: rows.h */
+        if (is_control_warp())
+            return control(launch, cut(column_workers(launch), user.units(), size, DEPTH).turns);
+        if (gridDim.x < launch.columns)
+            return shared_block_run<D, SUM_OF, DEPTH>(launch);
+    } else if (is_control_warp()) {
+        return control(launch, its.turns);
     }
+    const uint64_t chunk = its.chunk;
+    const unsigned width = its.width, piece = its.piece, stride = its.stride, turns = its.turns;
+    operation op;
     const unsigned worker = worker_index();
     uint64_t ready;
     const pushes<LEAVES> push(launch, size, stride, worker * CUDA_LINE, ready);

@@ -255,16 +255,15 @@ static uint64_t divide_up(uint64_t count, uint64_t by)
     return (count + by - 1) / by;
 }
 
-/* Fills form and grid. The grid has as many blocks as have work, within the limits of the choice
- * and of the call. The form without loops serves if each thread has at most one unit, whole and
- * aligned, and all ranks have equally many units. Ranks may differ in this. */
+/* Fills form and grid. There are as many columns as have work, within the limit of the choice, and
+ * as many blocks, within that of the call. The form without loops serves if each thread has at most
+ * one unit, whole and aligned, and all ranks have equally many units. Ranks may differ in this. */
 static void launch_fill(const struct cuda_plan *plan, const struct choice_call *call,
                         const struct cuda_choice *choice, struct choice_launch *launch)
 {
     const struct cuda_kernel_row *row = &cuda_kernel_rows[choice->kernel], *cut = row;
     const enum tutti_dtype dtype = dtype_component(call->dtype);
-    *launch =
-        (struct choice_launch){choice->kernel, CUDA_ANY, choice->threads, choice->blocks, false};
+    *launch = (struct choice_launch){choice->kernel, CUDA_ANY, choice->threads, choice->blocks, 1};
     if (!call->bytes)
         return;
     if (row->small && call->bytes <= cuda_kernel_capacity(row->small, plan->size))
@@ -275,11 +274,11 @@ static void launch_fill(const struct cuda_plan *plan, const struct choice_call *
     const uint64_t blocks = divide_up(divide_up(divide_up(call->bytes, unit), parts), block);
     if (blocks < choice->blocks)
         launch->blocks = (uint16_t)blocks;
-    if (call->max_blocks && call->max_blocks < launch->blocks) {
+    launch->columns = launch->blocks;
+    if (call->max_blocks && call->max_blocks < launch->blocks)
         launch->blocks = (uint16_t)call->max_blocks;
-        launch->is_agreed = cuda_kernel_pairs_blocks(row);
-    }
-    if (call->op != OP_SUM || !cuda_kernel_has(row, plan->size, plan->on_host, dtype, CUDA_SUM))
+    if (call->op != OP_SUM || !cuda_kernel_has(row, plan->size, plan->on_host, dtype, CUDA_SUM) ||
+        (launch->blocks < launch->columns && !cuda_kernel_sums_columns(row, plan->size)))
         return;
     const bool once = (call->operands & (unit - 1)) == 0 && call->bytes % (unit * parts) == 0 &&
                       call->bytes / (unit * parts) <= (size_t)launch->blocks * choice->threads &&

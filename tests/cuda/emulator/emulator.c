@@ -15,7 +15,8 @@
 enum {
     WARP = 32,
     BARRIERS = 16,
-    SHARED_BYTES = 1024, /* of a block */
+    SHARED_BYTES = 8192, /* of a block */
+    SHARED_OBJECTS = 4,
     STACK_BYTES = 64 << 10,
     RECENT = 8, /* a wait polls at most so many places in turn */
     STORES = 8, /* lines that a fiber has stored and nobody sees yet */
@@ -41,6 +42,8 @@ struct warp {
 struct block {
     struct meeting barriers[BARRIERS];
     _Alignas(16) unsigned char shared[SHARED_BYTES];
+    const void *types[SHARED_OBJECTS]; /* of its objects, NULL at the end */
+    unsigned long ends[SHARED_OBJECTS];
 };
 
 struct line {
@@ -394,11 +397,18 @@ static struct meeting *barrier_of(int barrier)
     return &run->blocks[run->current->block].barriers[barrier];
 }
 
-void *emulator_shared(unsigned long bytes)
+void *emulator_shared(const void *type, unsigned long bytes)
 {
-    if (bytes > SHARED_BYTES)
+    struct block *block = &run->blocks[run->current->block];
+    unsigned long begin = 0;
+    int i = 0;
+    for (; i < SHARED_OBJECTS && block->types[i] && block->types[i] != type; i++)
+        begin = (block->ends[i] + 15) / 16 * 16;
+    if (i == SHARED_OBJECTS || bytes > SHARED_BYTES - begin)
         fail("a block shares more memory than the emulator has");
-    return run->blocks[run->current->block].shared;
+    block->types[i] = type;
+    block->ends[i] = begin + bytes;
+    return block->shared + begin;
 }
 
 void emulator_arrive(int barrier, unsigned threads)

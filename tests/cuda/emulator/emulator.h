@@ -64,8 +64,8 @@ void emulator_fence(void);
 /* Barriers of the block. A sync returns true to all if `well` was true for all. */
 void emulator_arrive(int barrier, unsigned threads);
 bool emulator_sync(int barrier, unsigned threads, bool well);
-/* The memory of the block. */
-void *emulator_shared(unsigned long bytes);
+/* The block's object of a type, for which an address stands. */
+void *emulator_shared(const void *type, unsigned long bytes);
 /* A meeting of the warp: returns whether `vote` was true for all, or for any. */
 bool emulator_warp_all(bool vote);
 bool emulator_warp_any(bool vote);

@@ -112,39 +112,6 @@ static void mismatch_names_roots_beside_the_scalar(void **state)
     assert_non_null(strstr(text, "root 9999, scalar hash abcd0000"));
 }
 
-static void mismatch_names_limits_of_blocks(void **state)
-{
-    static const struct {
-        enum tutti_collective collective;
-        uint32_t parameter;
-        const char *words;
-    } rows[] = {
-        {TUTTI_COLLECTIVE_ALL_GATHER, 0,
-         "rank 1 has all_gather of 4 float32, one_shot, max_blocks"},
-        {TUTTI_COLLECTIVE_BROADCAST, 3,
-         "rank 1 has broadcast of 4 float32, one_shot, root 2, max_"},
-    };
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct tutti_signature signature = {.collective = rows[i].collective,
-                                                  .dtype = TUTTI_FLOAT32,
-                                                  .algo = TUTTI_ALGO_ONE_SHOT,
-                                                  .count = 4,
-                                                  .parameter = rows[i].parameter};
-        struct tutti_fault fault = {.struct_size = sizeof fault,
-                                    .status = TUTTI_ERR_MISMATCH,
-                                    .peer = 1,
-                                    .expected = signature,
-                                    .seen = signature};
-        char text[512];
-        fault.seen.parameter = signature_blocks(rows[i].parameter, 48);
-        assert_true((size_t)tutti_fault_format(&fault, text, sizeof text) < sizeof text);
-        assert_non_null(strstr(text, rows[i].words));
-        assert_non_null(strstr(text, "max_blocks 48: make"));
-        assert_null(strstr(text, "hash"));
-    }
-}
-
 static void communicator_knows_its_source(void **state)
 {
     static const struct {
@@ -183,7 +150,6 @@ int main(void)
         cmocka_unit_test(timeout_of_a_thread_names_calls_that_wait),
         cmocka_unit_test(timeout_of_an_own_copy_blames_no_peer),
         cmocka_unit_test(mismatch_names_roots_beside_the_scalar),
-        cmocka_unit_test(mismatch_names_limits_of_blocks),
         cmocka_unit_test(communicator_knows_its_source),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

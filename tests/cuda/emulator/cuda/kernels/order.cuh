@@ -103,10 +103,10 @@ static inline bool order_block_all(bool well)
     return emulator_sync(ORDER_TAKEN, blockDim.x, well);
 }
 
-/* A kernel has one such type. */
 template <typename T> static inline T &order_block_shared(void)
 {
-    return *(T *)emulator_shared(sizeof(T));
+    static const char type = 0;
+    return *(T *)emulator_shared(&type, sizeof(T));
 }
 
 static inline void order_fence(void)
