@@ -172,7 +172,8 @@ static bool may_run(const struct side *side, enum tutti_algo algo)
         return true;
     case TUTTI_ALGO_HOST_STAGED:
         return side->proxied;
-    case TUTTI_ALGO_COPY_ENGINE: /* it is not asked for by its name */
+    case TUTTI_ALGO_COPY_ENGINE: /* these are not asked for by their names */
+    case TUTTI_ALGO_SYMMETRIC:
         return false;
     }
     return false;
