@@ -204,7 +204,7 @@ static void op_explain(const struct coll_args *args, enum coll_error error, char
     else if (error == COLL_UNDEFINED)
         snprintf(text, size, "%s is not defined for %s", tutti_op_name(args->op),
                  tutti_dtype_name(args->dtype));
-    else if (args->op->dtype == OP_ANY_DTYPE)
+    else if ((int)args->op->dtype == OP_ANY_DTYPE)
         snprintf(text, size,
                  "the scalar of premul_sum is %.17g, and %s needs a whole number from -2^63 to "
                  "2^64 - 1",

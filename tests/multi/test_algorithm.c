@@ -214,8 +214,8 @@ static void test_refused(void **state)
     REFUSED(ERR_INVALID, "count", data, data, (size_t)1 << 48, TUTTI_INT8, TUTTI_SUM, REST);
     REFUSED(ERR_VERSION, "is not 0", data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0,
             &newer.known);
-    options.flags = 8;
-    REFUSED(ERR_INVALID, "flags 0x8", data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, REST);
+    options.flags = 1 << 20;
+    REFUSED(ERR_INVALID, "flags 0x100000", data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, REST);
     options.flags = 0;
     options.algo = TUTTI_ALGO_HYBRID_CUBE_MESH;
     REFUSED(ERR_INVALID, "hybrid_cube_mesh", data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, REST);
