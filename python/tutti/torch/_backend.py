@@ -36,8 +36,8 @@ def _passing_on(name: str) -> Callable[..., Any]:
 for _name in (
         "abort", "all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_coalesced",
         "allgather_into_tensor_coalesced", "_allgather_base", "allreduce", "allreduce_coalesced", "alltoall",
-        "alltoall_base", "barrier", "broadcast", "communicator", "gather", "getBackendName", "monitored_barrier", "recv", "recv_anysource",
-        "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced",
-        "reduce_scatter_tensor_coalesced", "scatter", "send", "set_timeout", "_set_sequence_number_for_group", "shutdown",
-        "symmetric"):
+        "alltoall_base", "barrier", "broadcast", "communicator", "gather", "getBackendName", "monitored_barrier", "recv",
+        "recv_anysource", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single",
+        "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send", "set_timeout", "_set_sequence_number_for_group", "shutdown",
+        "symmetric", "symmetric_memory"):
     setattr(Backend, _name, _passing_on(_name))
