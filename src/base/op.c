@@ -43,7 +43,8 @@ enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
 {
     static const char call[] = "tutti_op_create_premul_sum";
     const bool in_range = scalar >= -0x1p63 && scalar < 0x1p64;
-    struct tutti_op made = {.kind = OP_PREMUL_SUM, .dtype = OP_ANY_DTYPE, .real = scalar};
+    struct tutti_op made = {
+        .kind = OP_PREMUL_SUM, .dtype = (enum tutti_dtype)OP_ANY_DTYPE, .real = scalar};
     if (!op)
         return error_set(TUTTI_ERR_INVALID, "%s: op is NULL", call);
     *op = NULL;
@@ -105,7 +106,8 @@ enum tutti_status tutti_op_create_premul_sum_device(const void *scalar, enum tut
 
 bool op_has_scalar(tutti_op_t op, enum tutti_dtype dtype)
 {
-    return op->dtype == OP_ANY_DTYPE ? op->is_whole || dtype_is_float(dtype) : op->dtype == dtype;
+    return (int)op->dtype == OP_ANY_DTYPE ? op->is_whole || dtype_is_float(dtype)
+                                          : op->dtype == dtype;
 }
 
 union op_scalar op_scalar_load(const void *memory, enum tutti_dtype dtype)
