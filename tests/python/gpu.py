@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Runs the Python package and its backend of torch.distributed on GPUs. Prints a line for each case.
 
-usage: gpu.py [--wheels FOLDER] [--device cuda|cpu] [--seconds N] [--json FILE] [TEXT]...
+usage: gpu.py [--wheels FOLDER] [--device cuda|cpu] [--backend NAME] [--seconds N] [--json FILE] [TEXT]...
 
 --wheels   unpacks the wheels of this folder in front of PYTHONPATH: tutti's, and those of cffi and pytest
 --device   cpu: the cases on CPU tensors, to test this program; those that need CUDA are skipped
+--backend  of the group in cases that test no other: tutti. `tutti nccl -- gpu.py --backend nccl TEXT...` tests Tutti's
+           libnccl.so.2 under PyTorch; cases that expect an exception of tutti's fail then
 --seconds  limit of the run: 400. A case that is not reached in time counts as failed
 --json     the benchmark's results
 TEXT       only cases whose names contain a TEXT
@@ -69,6 +71,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--backend", default="tutti")
     parser.add_argument("--seconds", type=float, default=400)
     parser.add_argument("--json")
     parser.add_argument("texts", nargs="*")

@@ -35,10 +35,10 @@ class Rank:
                 os.environ["TUTTI_ALLOW_OVERLAPPING_DEVICES"] = "1"
             torch.cuda.set_device(self.device)
 
-    def start(self, backend="tutti", timeout=30):
+    def start(self, backend=None, timeout=30):
         """Makes the default group."""
-        dist.init_process_group(backend, init_method=f"file://{self.folder}/torch", rank=self.rank, world_size=self.size,
-                                timeout=timedelta(seconds=timeout))
+        dist.init_process_group(backend or self.given.backend, init_method=f"file://{self.folder}/torch",
+                                rank=self.rank, world_size=self.size, timeout=timedelta(seconds=timeout))
         return dist.group.WORLD
 
     def store(self):
