@@ -104,10 +104,11 @@ def all_reduce_kinds(r):
     tensor = r.late(torch.tensor([r.rank == 0, False]))
     dist.all_reduce(tensor)
     same(tensor, torch.tensor([True, False]))
-    holes = r.late(torch.zeros(8, 2))[:, 0]
-    holes += r.rank + 1
-    dist.all_reduce(holes)
-    same(holes, torch.full((8,), 3.))
+    if r.is_tutti:
+        holes = r.late(torch.zeros(8, 2))[:, 0]
+        holes += r.rank + 1
+        dist.all_reduce(holes)
+        same(holes, torch.full((8,), 3.))
     dist.all_reduce(torch.empty(0, device=r.device))
 
 
@@ -235,7 +236,7 @@ def captured_declined(r):
 def captured_refused(r):
     """What goes through the host is refused in a capture, by name; the capture goes on."""
     r.start()
-    tensor, whole = torch.zeros(4, device=r.device), torch.zeros(8, device=r.device)
+    tensor = torch.zeros(4, device=r.device)
     sparse = torch.sparse_coo_tensor(torch.tensor([[0]], device=r.device), torch.ones(1, device=r.device), (4,))
     dist.all_reduce(tensor)
     graph = torch.cuda.CUDAGraph()
@@ -244,8 +245,6 @@ def captured_refused(r):
                            ("all_reduce of sparse", lambda: dist.all_reduce(sparse))):
             with raises(tutti.InvalidError, f"{name}.*captured"):
                 call()
-        with raises(tutti.DeclinedError, "replay"):
-            dist.all_to_all_single(whole, whole.clone(), [4, 4], [4, 4])
         tensor.fill_(r.rank + 1)
         dist.all_reduce(tensor)
     graph.replay()
@@ -366,7 +365,8 @@ def send_recv(r, of, finish, a):
         if r.rank == source:
             dist.isend(given, 1 - source, tag=3).wait() if a else dist.send(given, 1 - source, tag=3)
         else:
-            dist.irecv(found, source, tag=3).wait() if a else dist.recv(found, tag=3)  # from any rank
+            sender = source if a or not r.is_tutti else None  # from any rank
+            dist.irecv(found, sender, tag=3).wait() if a else dist.recv(found, sender, tag=3)
             same(found, of(source))
 
 
@@ -453,8 +453,9 @@ def works(r):
     if r.rank == 0:
         r.synchronize_current()
         assert not work.is_completed()
-        with raises(tutti.TimeoutError):
-            work.wait(timedelta(milliseconds=20))
+        if r.is_tutti:  # PyTorch's group of NCCL ends after a time-out
+            with raises(tutti.TimeoutError):
+                work.wait(timedelta(milliseconds=20))
         store.set("asked", "")
     doubled = work.get_future().then(lambda future: future.value()[0] * 2)
     same(doubled.wait(), (r.tensor(1000, 0) * 2 + 1) * 2)

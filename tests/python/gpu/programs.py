@@ -189,12 +189,13 @@ def _composite(name):
             own = group if device == ours else None
             for asynchronous in False, True:
                 tensor, whole = r.tensor(1000, r.rank).to(device), torch.zeros(2000, device=device)
+                part = tensor.clone()  # Gloo's asynchronous operations run side by side
                 works = [dist.all_reduce(tensor, group=own, async_op=asynchronous),
-                         dist.all_gather_into_tensor(whole, tensor, group=own, async_op=asynchronous)]
+                         dist.all_gather_into_tensor(whole, part, group=own, async_op=asynchronous)]
                 for work in works if asynchronous else ():
                     work.wait()
                 same(tensor, r.tensor(1000, 0) * 2 + 1)
-                same(whole, torch.cat([r.tensor(1000, 0) * 2 + 1] * 2))
+                same(whole, torch.cat([r.tensor(1000, 0), r.tensor(1000, 1)]))
                 dist.broadcast(tensor.fill_(r.rank), 1, group=own)
                 same(tensor, torch.ones(1000))
 

@@ -28,7 +28,7 @@ class Rank:
 
     def __init__(self, rank, size, gpus, folder, given):
         self.rank, self.size, self.gpus, self.folder, self.given = rank, size, gpus, folder, given
-        self.cuda = given.device == "cuda"
+        self.cuda, self.is_tutti = given.device == "cuda", given.backend == "tutti"
         self.device = torch.device("cuda", rank % gpus) if self.cuda else torch.device("cpu")
         if self.cuda:
             if size > gpus:
