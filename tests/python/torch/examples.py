@@ -13,9 +13,13 @@ except ImportError as error:
     print("skipped:", error)
     sys.exit(77)
 
+import importlib.util
 import runpy
 import socket
 import subprocess
+
+
+NEEDS = {"generate.py": ("transformers", "accelerate")}
 
 
 def run(rank, path, port):
@@ -26,6 +30,10 @@ def run(rank, path, port):
 if __name__ == "__main__":
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     for path in sorted(Path(__file__).parents[3].glob("examples/python/*.py")):
+        missing = [name for name in NEEDS.get(path.name, ()) if importlib.util.find_spec(name) is None]
+        if missing:
+            print(f"== {path.name}: skipped: needs {' and '.join(missing)}", flush=True)
+            continue
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
