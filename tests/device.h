@@ -49,6 +49,9 @@ enum tutti_status device_all_reduce(const void *send, void *recv, size_t count,
                                     enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
                                     tutti_stream_t stream,
                                     const struct tutti_call_options *options);
+enum tutti_status device_all_reduce_rms_norm(const struct tutti_rms_norm *norm, tutti_comm_t *comm,
+                                             tutti_stream_t stream,
+                                             const struct tutti_call_options *options);
 enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream);
 
 #endif

@@ -631,6 +631,16 @@ enum tutti_status device_all_reduce(const void *send, void *recv, size_t count,
     return status;
 }
 
+enum tutti_status device_all_reduce_rms_norm(const struct tutti_rms_norm *norm, tutti_comm_t *comm,
+                                             tutti_stream_t stream,
+                                             const struct tutti_call_options *options)
+{
+    passes = true;
+    const enum tutti_status status = tutti_all_reduce_rms_norm_with(norm, comm, stream, options);
+    passes = false;
+    return status;
+}
+
 enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
 {
     passes = true;

@@ -88,6 +88,7 @@ collective_call_on(tutti_stream_t stream, enum tutti_collective which, const voi
     case TUTTI_COLLECTIVE_BARRIER:
     case TUTTI_COLLECTIVE_RECV:
     case TUTTI_COLLECTIVE_SPLIT:
+    case TUTTI_COLLECTIVE_ALL_REDUCE_RMS_NORM:
         break;
     }
     return TUTTI_ERR_INVALID;

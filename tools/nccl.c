@@ -286,6 +286,7 @@ bool nccl_enqueue(struct nccl_comm *comm, const struct nccl_call *call, tutti_st
     case TUTTI_COLLECTIVE_RECV:
     case TUTTI_COLLECTIVE_BARRIER:
     case TUTTI_COLLECTIVE_SPLIT:
+    case TUTTI_COLLECTIVE_ALL_REDUCE_RMS_NORM:
         break;
     }
     return library_fail("NCCL has no %s", tutti_collective_name(call->which));

@@ -187,7 +187,8 @@ typedef const struct tutti_op *tutti_op_t;
     X(ALL_TO_ALL_V, 14, "all_to_all_v")                                                            \
     X(GATHER_V, 15, "gather_v")                                                                    \
     X(SCATTER_V, 16, "scatter_v")                                                                  \
-    X(SPLIT, 17, "split")
+    X(SPLIT, 17, "split")                                                                          \
+    X(ALL_REDUCE_RMS_NORM, 18, "all_reduce_rms_norm")
 
 enum tutti_collective {
 #define TUTTI_COLLECTIVE_ENUM(name, value, text) TUTTI_COLLECTIVE_##name = value,
@@ -771,6 +772,7 @@ TUTTI_API enum tutti_status tutti_info_links(const char *const *bus_ids, int cou
 
 #include "tutti/collectives.h"
 #include "tutti/communicators.h"
+#include "tutti/fused.h"
 #include "tutti/operations.h"
 #include "tutti/symmetric.h"
 #include "tutti/works.h"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Tuple, Ty
 import numpy as np
 
 from tutti._buffers import Array, moved, operand, stream_value
-from tutti._dtypes import DTYPES, HANDLES, Op, algorithm_value, named_dtype, op_handle
+from tutti._dtypes import DTYPES, HANDLES, QUANTS, SIZES, Op, algorithm_value, named_dtype, op_handle
 from tutti._errors import Error, InvalidError, Timeout, c_text, check, make_error, milliseconds, text
 from tutti._handle import Handle
 from tutti._signals import Interrupt, call_in_thread
@@ -382,6 +382,62 @@ class Communicator(Handle):
         if _open_groups:
             self._keep(source, target, _kept, send, recv, op, extra)
         return send if recv is None else recv
+
+    def all_reduce_rms_norm(self, input: Array, weight: Array, *, epsilon: float = 1e-6, weight_bias: float = 0.0,
+                            residual: Array | None = None, residual_out: Array | None = None,
+                            norm_out: Array | None = None, quant: str = "none", quant_out: Array | None = None,
+                            scales: Array | None = None, scale_strides: tuple[int, int] = (0, 0),
+                            **options: Unpack[CallOptions]) -> Any:
+        """The sum over all ranks' input, of shape [tokens, hidden], then residual, RMSNorm and quantisation, in one
+        operation: tutti_all_reduce_rms_norm() says what it computes, and what the arrays must be.
+
+        weight         [hidden]; its size is the length of a row
+        residual_out   the sum with the residual. None: written into residual, if that is given
+        norm_out       None: input, if nothing is quantised, else no such output
+        quant          "none", "fp8_tensor", "fp8_token", "fp8_group", "fp8_group_ue8m0" or "int8_token"; the others need
+                       quant_out, of one byte for each element, and scales
+        scale_strides  of scales by group: from one token, and from one group or word, to the next; (0, 0): rows without gaps
+
+        Returns norm_out, else quant_out.
+        """
+        stream, c_stream, extra = self._extra(options)
+        kind = next((value for name, value in QUANTS.items() if name == quant), None)
+        if kind is None:
+            raise InvalidError(f"quant {quant!r} is none of {', '.join(QUANTS)}")
+        if norm_out is None and not kind:
+            norm_out = input
+        if residual_out is None:
+            residual_out = residual
+        source, dtype, count, *kept = operand(input, norm_out is input or residual_out is input, stream)
+        weights, weight_dtype, hidden, *_kept = operand(weight, False, stream)
+        norm = ffi.new("struct tutti_rms_norm *", {
+            "struct_size": ffi.sizeof("struct tutti_rms_norm"), "tokens": count // hidden if hidden else 0, "hidden": hidden,
+            "dtype": dtype, "input": ffi.cast("void *", source), "weight": ffi.cast("void *", weights),
+            "weight_dtype": weight_dtype, "weight_bias": weight_bias, "epsilon": epsilon, "quant": kind,
+            "scale_token_stride": scale_strides[0], "scale_group_stride": scale_strides[1]})
+        kept += _kept
+        for name, array in (("residual_in", residual), ("residual_out", residual_out), ("norm_out", norm_out)):
+            if array is None:
+                continue
+            address, found, size, owner = operand(array, name != "residual_in", stream)
+            if (found, size) != (dtype, count):
+                raise _differ((dtype, count), 1, (found, size), 1)
+            setattr(norm, name, ffi.cast("void *", address))
+            kept.append(owner)
+        for name, array in (("quant_out", quant_out), ("scales", scales)):
+            if array is None:
+                continue
+            address, found, size, owner, _width = moved(array, name == "quant_out" or quant != "fp8_tensor", stream)
+            if name == "quant_out" and SIZES[found] * size != count:
+                raise InvalidError(f"quant_out has {SIZES[found] * size} bytes for {count} elements")
+            setattr(norm, name, ffi.cast("void *", address))
+            kept.append(owner)
+        if hidden and count % hidden:
+            raise InvalidError(f"input has {count} elements, which are no rows of {hidden}, as weight has")
+        status = lib.tutti_all_reduce_rms_norm_with(norm, self._handle, c_stream, extra)
+        if status:
+            self._raise(status)
+        return quant_out if norm_out is None else norm_out
 
     def _keep(self, *used: Any) -> None:
         """Keeps what a call uses until the end of this thread's group, if it has one."""

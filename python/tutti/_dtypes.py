@@ -14,6 +14,7 @@ from tutti._tutti import ffi, lib
 # Value of enum tutti_dtype by name, and their sizes in bytes.
 DTYPES = {text(lib.tutti_dtype_name(value)): value for value in range(lib.TUTTI_DTYPE_COUNT)}
 SIZES = [lib.tutti_dtype_size(value) for value in range(lib.TUTTI_DTYPE_COUNT)]
+QUANTS = {text(lib.tutti_quant_name(value)): value for value in range(lib.TUTTI_QUANT_INT8_TOKEN + 1)}
 # The names of ml_dtypes. Its float8_e4m3 and the library's are different formats.
 _EXTENDED = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
 _VALUES = {_EXTENDED.get(name, name): value for name, value in DTYPES.items()}

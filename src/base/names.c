@@ -52,6 +52,12 @@ const char *tutti_collective_name(enum tutti_collective collective)
     return LOOKUP(texts, collective, "unknown");
 }
 
+const char *tutti_quant_name(enum tutti_quant quant)
+{
+    static const char *const texts[] = {TUTTI_QUANT_MAP(ROW)};
+    return LOOKUP(texts, quant, "unknown");
+}
+
 const char *tutti_algo_name(enum tutti_algo algo)
 {
     static const char *const texts[] = {TUTTI_ALGO_MAP(ROW)};

@@ -117,6 +117,14 @@ struct backend {
     /* Runs a message of this rank to itself: a send and its receive, whose signatures are equal. */
     enum tutti_status (*send_own)(void *group, struct request *send, struct request *recv,
                                   tutti_stream_t stream);
+    /* tutti_all_reduce_rms_norm(), if the back end enqueues, else NULL. The first: the most rows of
+     * one operation, equal on all ranks. The second enqueues one, which is not empty; `request` is
+     * that of the all-reduce, with the signature of the whole. max_blocks: the call's. `is_more`:
+     * it is not the call's first one. Returns INVALID, DECLINED, CUDA. */
+    size_t (*rms_norm_rows)(const void *group, const struct tutti_rms_norm *norm);
+    enum tutti_status (*rms_norm)(void *group, struct request *request,
+                                  const struct tutti_rms_norm *norm, unsigned max_blocks,
+                                  bool is_more, tutti_stream_t stream);
     /* The number of the last operation that this rank began or enqueued. */
     uint64_t (*sequence)(const void *group);
     /* The fault that stands: OK when there is none. Any thread may call it. An abort of the peers

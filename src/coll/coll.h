@@ -55,6 +55,7 @@ static const struct coll coll_rows[] = {
     COLL_ROW(SCATTER_V, scatter_v, .send_all = true, .varies = true, .peer = COLL_ROOT,
              .send = COLL_OF_ROOT),
     COLL_ROW(SPLIT, comm_split, .recv_all = true),
+    COLL_ROW(ALL_REDUCE_RMS_NORM, all_reduce_rms_norm, .reduces = true),
 };
 #undef COLL_ROW
 

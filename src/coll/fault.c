@@ -33,7 +33,9 @@ static void signature_format(const struct tutti_signature *signature, char *text
         signature->algo == TUTTI_ALGO_COPY_ENGINE || signature->algo == TUTTI_ALGO_SYMMETRIC;
     const bool varies =
         coll_varies(signature->collective) && !coll_is_rooted(signature->collective);
+    const bool norms = signature->collective == TUTTI_COLLECTIVE_ALL_REDUCE_RMS_NORM;
     const char *hashed = pushes     ? "place of recv"
+                         : norms    ? "norm"
                          : !counted ? varies ? "max_count" : "scalar"
                          : scaled   ? "counts and scalar"
                                     : "counts";

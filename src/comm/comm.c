@@ -605,6 +605,7 @@ enum tutti_status tutti_comm_destroy(tutti_comm_t *comm)
     list_remove(comm);
     free(comm->lists);
     free(comm->links);
+    free(comm->norm_scratch);
     peers_free(comm->peers);
     free(comm);
     return TUTTI_OK;

@@ -77,6 +77,7 @@ struct tutti_comm {
     uint32_t splits;          /* calls of tutti_comm_split() so far; the same on all ranks */
     tutti_store_t *store;     /* borrowed until the rendezvous has ended, then NULL */
     struct work_pool *works;  /* work.c */
+    void *norm_scratch;       /* rms_norm.c; NULL before the first use */
     struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
     uint64_t calls;           /* of collectives; written by the holder of `busy` */
     struct tutti_comm *next;  /* in the process's list, for the count of calls */

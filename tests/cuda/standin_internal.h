@@ -59,7 +59,7 @@ struct function {
     struct device *device;
     int resets;        /* of the device: its context is that one */
     const void *entry; /* the kernel, compiled for this machine */
-    bool probe, symm, stream_wait, exchange, varied, counted, push;
+    bool probe, symm, stream_wait, exchange, varied, counted, push, norm;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };
@@ -85,6 +85,7 @@ struct work {
         struct cuda_varied varied;
         struct cuda_counted counted;
         struct cuda_push push;
+        struct cuda_rms_norm norm;
         struct cuda_symm_launch symm;
         struct cuda_stream_wait_launch stream_wait;
     };

@@ -125,6 +125,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
             found->known.exchange = strncmp(name, "exchange", strlen("exchange")) == 0;
             found->known.varied = strncmp(name, "reduce_varied_", strlen("reduce_varied_")) == 0;
             found->known.counted = strncmp(name, "reduce_counted_", strlen("reduce_counted_")) == 0;
+            found->known.norm = strncmp(name, "rms_norm_", strlen("rms_norm_")) == 0;
             found->known.push = strcmp(name, "copy_symmetric") == 0;
             found->known.probe = strcmp(name, "probe") == 0;
             found->known.stream_wait = strcmp(name, "stream_wait") == 0;
@@ -285,6 +286,11 @@ static void call_push(const void *kernel, const void *launch)
     ((void (*)(struct cuda_push))(uintptr_t)kernel)(*(const struct cuda_push *)launch);
 }
 
+static void call_norm(const void *kernel, const void *launch)
+{
+    ((void (*)(struct cuda_rms_norm))(uintptr_t)kernel)(*(const struct cuda_rms_norm *)launch);
+}
+
 static void call_symm(const void *kernel, const void *launch)
 {
     ((void (*)(struct cuda_symm_launch))(uintptr_t)kernel)(
@@ -315,13 +321,14 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
     struct cuda_varied varied;
     struct cuda_counted counted;
     struct cuda_push push;
+    struct cuda_rms_norm norm;
     struct cuda_launch launch = work->launch;
     const int last = launch.size - 1;
     if (work->function->slow)
         nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
     if (work->function->probe)
         lose_probe(&launch);
-    for (int r = 0; r < launch.size && launch.control == &launch.own->control; r++)
+    for (int r = 0; r < launch.size && launch.own && launch.control == &launch.own->control; r++)
         run->ones[r] = launch.arenas[r]->one_shot[0];
     run->ones_bytes = sizeof(struct cuda_arena) - offsetof(struct cuda_arena, one_shot);
     if (order_load_relaxed_u32(&still) == (uint32_t)launch.rank) {
@@ -347,6 +354,10 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
         push = work->push;
         run->call = call_push;
         run->argument = &push;
+    } else if (work->function->norm) {
+        norm = work->norm;
+        run->call = call_norm;
+        run->argument = &norm;
     }
     if (!emulator_run(run)) {
         order_store_release_u32(&launch.control->failed, 1);

@@ -477,6 +477,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         work.varied = *(const struct cuda_varied *)parameters[0];
     else if (work.function->counted)
         work.counted = *(const struct cuda_counted *)parameters[0];
+    else if (work.function->norm)
+        work.norm = *(const struct cuda_rms_norm *)parameters[0];
     else if (work.function->push)
         work.push = *(const struct cuda_push *)parameters[0];
     else

@@ -658,10 +658,13 @@ DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
 #endif
 /* clang-format on */
 
+extern rms_norm_fn NAMED(rms_norm_rows_, REDUCE_ISA); /* rms_norm.c */
+
 const struct reduce_isa NAMED(reduce_isa_, REDUCE_ISA) = {
     .name = QUOTED(REDUCE_ISA),
     .fn = {FUNCTIONS},
     .rest = REST,
     .copy = plain_copy,
     .copy_stream = stream_copy,
+    .rms_norm = NAMED(rms_norm_rows_, REDUCE_ISA),
 };

@@ -27,6 +27,10 @@
  * is very slow at some offsets on some processors. */
 typedef void copy_fn(void *to, const void *from, size_t bytes);
 
+/* Does what tutti_all_reduce_rms_norm() does behind the sum. `sums`: the sum, [tokens, hidden]; may
+ * be norm_out. The strides of scales by group are not 0. */
+typedef void rms_norm_fn(const struct tutti_rms_norm *norm, const void *sums);
+
 struct reduce_isa {
     const char *name; /* "baseline", "avx2", "avx512", "neon" */
     /* The reductions that are compiled for this instruction set; NULL elsewhere: see
@@ -35,6 +39,7 @@ struct reduce_isa {
     const struct reduce_isa *rest; /* the set with the other reductions; NULL if this set has all */
     copy_fn *copy;
     copy_fn *copy_stream;
+    rms_norm_fn *rms_norm;
 };
 
 #if defined(__x86_64__)

@@ -17,7 +17,8 @@ static struct tutti_signature called_unpack(const struct called *called)
 {
     struct tutti_signature signature = signature_unpack(called->signature, called->parameter);
     if (signature.op != TUTTI_PREMUL_SUM && !coll_is_rooted(signature.collective) &&
-        !coll_varies(signature.collective))
+        !coll_varies(signature.collective) &&
+        signature.collective != TUTTI_COLLECTIVE_ALL_REDUCE_RMS_NORM)
         signature.parameter = 0;
     return signature;
 }

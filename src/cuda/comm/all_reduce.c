@@ -59,10 +59,8 @@ static void launch_moves(const struct request *request, struct cuda_launch *laun
     }
 }
 
-/* Completes the launch template. For a request with the communicator's own time-out, kernels read
- * the time-out from the page, so that a graph does not keep it. */
-static struct cuda_launch launch_make(const struct cuda_group *group, const struct request *request,
-                                      enum tutti_algo algo)
+struct cuda_launch cuda_launch_make(const struct cuda_group *group, const struct request *request,
+                                    enum tutti_algo algo)
 {
     struct cuda_launch launch = group->launch;
     launch.send = request->send;
@@ -86,10 +84,8 @@ static struct cuda_launch launch_make(const struct cuda_group *group, const stru
     return launch;
 }
 
-/* Records an operation if it was enqueued. A captured operation has no number; its record has the
- * sequence before the call. */
-static inline enum tutti_status ended(struct cuda_group *group, struct request *request,
-                                      uint64_t former, enum tutti_status status)
+enum tutti_status cuda_operation_ended(struct cuda_group *group, struct request *request,
+                                       uint64_t former, enum tutti_status status)
 {
     if (__builtin_expect(status != TUTTI_OK, 0))
         return refused(group, status);
@@ -110,7 +106,7 @@ static inline enum tutti_status kernel_enqueue(struct cuda_group *group, struct 
 {
     const struct choice_launch *choice = &request->choice.launch;
     const struct cuda_kernel_row *row = &cuda_kernel_rows[choice->kernel];
-    struct cuda_launch launch = launch_make(group, request, row->algo);
+    struct cuda_launch launch = cuda_launch_make(group, request, row->algo);
     if (cuda_kernel_pairs_columns(row))
         launch.columns = (uint8_t)choice->columns;
     request->signature = launch.signature;
@@ -210,7 +206,7 @@ static enum tutti_status staged(void *opaque, struct request *request, tutti_str
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK)
         status = staged_enqueue(group, request, stream);
-    return ended(group, request, former, status);
+    return cuda_operation_ended(group, request, former, status);
 }
 
 static enum tutti_status run(void *opaque, struct request *request, tutti_stream_t stream)
@@ -220,7 +216,7 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK)
         status = kernel_enqueue(group, request, NULL, stream, cuda_enqueue);
-    return ended(group, request, former, status);
+    return cuda_operation_ended(group, request, former, status);
 }
 
 /* By copy engines: engines.h. Once the barrier is enqueued the peers wait for the end, so a failure
@@ -252,7 +248,7 @@ static enum tutti_status by_kernel(struct cuda_group *group, struct request *req
     struct cuda_push push;
     if (!request->bytes)
         return kernel_enqueue(group, request, NULL, stream, cuda_enqueue);
-    push.launch = launch_make(group, request, request->choice.algo);
+    push.launch = cuda_launch_make(group, request, request->choice.algo);
     push.copies = *copies;
     request->signature = push.launch.signature;
     const struct cuda_task task = {
@@ -290,7 +286,7 @@ static enum tutti_status push(void *opaque, struct request *request, tutti_strea
                   : request->choice.algo == TUTTI_ALGO_COPY_ENGINE
                       ? by_engines
                       : by_kernel)(group, request, &copies, stream);
-    return ended(group, request, former, status);
+    return cuda_operation_ended(group, request, former, status);
 }
 
 /* A v-form that copies. */
@@ -300,12 +296,12 @@ static enum tutti_status exchange(void *opaque, struct request *request, tutti_s
     const uint64_t former = cuda_group_sequence(group);
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK) {
-        const struct cuda_launch launch = launch_make(group, request, request->choice.algo);
+        const struct cuda_launch launch = cuda_launch_make(group, request, request->choice.algo);
         request->signature = launch.signature;
         request->parameter = launch.parameter;
         status = cuda_exchange_collective(group, request, &launch, stream);
     }
-    return ended(group, request, former, status);
+    return cuda_operation_ended(group, request, former, status);
 }
 
 /* V-forms that copy, whose counts are in memory of the device, as one operation. Its signature is
@@ -319,7 +315,7 @@ static enum tutti_status counted_several(void *opaque, struct request *const *re
     for (int i = 0; i < count && status == TUTTI_OK; i++)
         status = cuda_operands_check(group, requests[i], stream);
     if (status == TUTTI_OK) {
-        struct cuda_launch launch = launch_make(group, requests[0], requests[0]->choice.algo);
+        struct cuda_launch launch = cuda_launch_make(group, requests[0], requests[0]->choice.algo);
         for (int i = 0; i < count; i++) {
             requests[i]->signature =
                 signature_set_algo(requests[i]->signature, requests[0]->choice.algo);
@@ -330,7 +326,7 @@ static enum tutti_status counted_several(void *opaque, struct request *const *re
         requests[0]->parameter = launch.parameter;
         status = cuda_exchange_counted(group, requests, count, &launch, stream);
     }
-    status = ended(group, requests[0], former, status);
+    status = cuda_operation_ended(group, requests[0], former, status);
     for (int i = 1; i < count && status == TUTTI_OK; i++)
         request_started(requests[i], cuda_group_sequence(group), RECORD_SUBSET, RECORD_ENQUEUED);
     return status;
@@ -398,11 +394,12 @@ static enum tutti_status reduce_varied(void *opaque, struct request *request, tu
     const uint64_t former = cuda_group_sequence(group);
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK) {
-        struct cuda_varied varied = {.launch = launch_make(group, request, request->choice.algo)};
+        struct cuda_varied varied = {.launch =
+                                         cuda_launch_make(group, request, request->choice.algo)};
         const size_t bytes = varied_fill(request, &varied);
         status = varied_enqueue(group, request, &varied.launch, bytes, stream);
     }
-    return ended(group, request, former, status);
+    return cuda_operation_ended(group, request, former, status);
 }
 
 /* The same with counts in memory of the device. All ranks have one max_count. */
@@ -415,7 +412,7 @@ static enum tutti_status reduce_counted(void *opaque, struct request *request,
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK) {
         struct cuda_counted args = {
-            .launch = launch_make(group, request, request->choice.algo),
+            .launch = cuda_launch_make(group, request, request->choice.algo),
             .counts = (uintptr_t)request->send_blocks.counts,
             .displacements = (uintptr_t)request->send_blocks.displacements,
             .most = limits->most,
@@ -427,7 +424,7 @@ static enum tutti_status reduce_counted(void *opaque, struct request *request,
         status =
             varied_enqueue(group, request, &args.launch, limits->most * request->bytes, stream);
     }
-    return ended(group, request, former, status);
+    return cuda_operation_ended(group, request, former, status);
 }
 
 /* An operation of a rank alone whose result has the bits of the input. A graph may capture it. */
@@ -446,7 +443,7 @@ static enum tutti_status copy(void *opaque, struct request *request, tutti_strea
     enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status == TUTTI_OK)
         status = cuda_enqueue(group, stream, &task);
-    return ended(group, request, former, status);
+    return cuda_operation_ended(group, request, former, status);
 }
 
 static enum tutti_status barrier(void *opaque, struct request *request, tutti_stream_t stream)
@@ -661,6 +658,8 @@ const struct backend cuda_backend = {
     .barrier = &barriers,
     .send_recv = send_recv,
     .send_own = send_own,
+    .rms_norm_rows = cuda_rms_norm_rows,
+    .rms_norm = cuda_rms_norm,
     .sequence = cuda_group_sequence,
     .status = cuda_group_status,
     .points = &cuda_points,

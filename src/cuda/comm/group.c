@@ -413,6 +413,8 @@ static enum tutti_status open_proxy(struct cuda_group *group, const struct backe
         status = context_bind(group);
     if (status == TUTTI_OK)
         status = page_create(group);
+    if (status == TUTTI_OK)
+        status = cuda_kernels_load_rows(group->driver, &group->kernels);
     if (status == TUTTI_OK && group->proxied)
         status = cuda_proxy_open(group);
     else if (status == TUTTI_OK && group->device.waits)

@@ -239,6 +239,25 @@ enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr
  * their addresses. In a capture: that it may do so at launch. Returns the fault, INVALID, CUDA. */
 enum tutti_status cuda_operands_check(struct cuda_group *group, const struct request *request,
                                       tutti_stream_t stream);
+/* Checks one operand, of at least one byte, of a call. Returns INVALID, CUDA. */
+enum tutti_status cuda_operand_check(struct cuda_group *group, const char *call, const char *what,
+                                     const void *pointer, size_t bytes, tutti_stream_t stream);
+
+/* all_reduce.c: completes the launch template. For a request with the communicator's own time-out,
+ * kernels read the time-out from the page, so that a graph does not keep it. */
+struct cuda_launch cuda_launch_make(const struct cuda_group *group, const struct request *request,
+                                    enum tutti_algo algo);
+/* Ends a call with `status`: records an operation that was enqueued. A captured one has no number;
+ * its record has `former`, the sequence before the call. Returns the status, or the group's fault
+ * if the context is broken. */
+enum tutti_status cuda_operation_ended(struct cuda_group *group, struct request *request,
+                                       uint64_t former, enum tutti_status status);
+
+/* rms_norm.c: coll/backend.h. */
+size_t cuda_rms_norm_rows(const void *group, const struct tutti_rms_norm *norm);
+enum tutti_status cuda_rms_norm(void *group, struct request *request,
+                                const struct tutti_rms_norm *norm, unsigned max_blocks,
+                                bool is_more, tutti_stream_t stream);
 
 /* stream.c: launches the task behind the communicator's earlier operations. An operation of all
  * ranks takes a number, one of a subset none. The second is for a caller that has entered the

@@ -147,6 +147,14 @@ static enum tutti_status operand_check(struct cuda_group *group, const struct op
     return ask(group, operand, last, &range);
 }
 
+enum tutti_status cuda_operand_check(struct cuda_group *group, const char *call, const char *what,
+                                     const void *pointer, size_t bytes, tutti_stream_t stream)
+{
+    const struct operand operand = {
+        .call = call, .what = what, .pointer = pointer, .bytes = bytes, .stream = stream};
+    return operand_check(group, &operand);
+}
+
 /* Checks the arrays of a v-form whose kernel reads them. */
 static enum tutti_status counts_check(struct cuda_group *group, const struct request *request,
                                       tutti_stream_t stream)

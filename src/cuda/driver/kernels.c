@@ -154,6 +154,17 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
             for (enum cuda_form form = 0; form < CUDA_FORMS && status == TUTTI_OK; form++)
                 status = load_form(driver, size, on_host, kernel, (enum tutti_dtype)dtype, form,
                                    &kernels->functions[kernel][dtype][form]);
-    return status == TUTTI_OK ? load_function(driver, CUDA_BARRIER, "probe", &kernels->probe)
-                              : status;
+    if (status == TUTTI_OK)
+        status = load_function(driver, CUDA_BARRIER, "probe", &kernels->probe);
+    return status == TUTTI_OK ? cuda_kernels_load_rows(driver, kernels) : status;
+}
+
+enum tutti_status cuda_kernels_load_rows(const struct cuda_driver *driver,
+                                         struct cuda_kernels *kernels)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int dtype = 0; dtype < DTYPE_REALS && status == TUTTI_OK; dtype++)
+        status = load_form(driver, 1, false, CUDA_RMS_NORM_ROWS, (enum tutti_dtype)dtype, CUDA_ANY,
+                           &kernels->functions[CUDA_RMS_NORM_ROWS][dtype][CUDA_ANY]);
+    return status;
 }

@@ -37,6 +37,10 @@ struct cuda_kernels {
  * Returns CUDA (with the compute capability, if no fatbin serves it), NO_MEMORY. */
 enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, bool on_host,
                                     struct cuda_kernels *kernels);
+/* The same for the kernel behind other kernels, rms_norm_rows, alone: a rank alone, and ranks that
+ * share only the host's memory, have no other. */
+enum tutti_status cuda_kernels_load_rows(const struct cuda_driver *driver,
+                                         struct cuda_kernels *kernels);
 /* The same for one kernel without dtypes. */
 enum tutti_status cuda_kernel_load(const struct cuda_driver *driver, enum cuda_kernel kernel,
                                    CUfunction *function);

@@ -4,7 +4,7 @@
 #ifndef TUTTI_CUDA_CONVERT_CUH
 #define TUTTI_CUDA_CONVERT_CUH
 
-#include <stdint.h>
+#include "base/numeric.h"
 
 static __device__ __forceinline__ uint32_t convert_pair_bf16(float low, float high)
 {
@@ -18,6 +18,18 @@ static __device__ __forceinline__ uint32_t convert_pair_f16(float low, float hig
     uint32_t pair;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
+}
+
+/* Two float8_e4m3, rounded to nearest even, saturated; NaN is 0x7f. */
+static __device__ __forceinline__ uint32_t convert_pair_e4m3(float low, float high)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return numeric_e4m3_store(low) | (uint32_t)numeric_e4m3_store(high) << 8;
+#endif
 }
 
 static __device__ __forceinline__ uint16_t convert_to_f16(float value)

@@ -89,6 +89,18 @@ struct cuda_counted {
     uint16_t is_narrow;             /* the entries of the arrays are of 32 bits */
 };
 
+/* All-reduce with RMSNorm (rms_norm.cuh). The launch's `send` is the input, `count` its elements.
+ */
+struct cuda_rms_norm {
+    struct cuda_launch launch;
+    const void *residual_in, *weight;
+    void *residual_out, *norm_out, *quant_out, *scales;
+    uint32_t tokens, hidden;
+    uint32_t token_stride, group_stride; /* of scales by group */
+    float epsilon, weight_bias;
+    uint8_t weight_dtype, quant; /* enum tutti_dtype, enum tutti_quant */
+};
+
 /* The entry of ranks[] at leaf l of the tree. If the size is a power of two, that order differs
  * from the communicator's, but has the same pairs at every level, maybe swapped. The bits are the
  * same, since all operations commute. */

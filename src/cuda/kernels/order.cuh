@@ -79,6 +79,7 @@ static __device__ __forceinline__ void order_store_plain(void *to, order_line li
 
 ORDER_LOAD(order_load_plain_u32, void, uint32_t, "ld.global.u32", "r")
 ORDER_LOAD(order_load_plain_u64, void, uint64_t, "ld.global.u64", "l")
+ORDER_STORE(order_store_plain_u32, void, uint32_t, "st.global.u32", "r")
 ORDER_STORE(order_store_plain_u64, void, uint64_t, "st.global.u64", "l")
 ORDER_LOAD(order_load_u32, uint32_t, uint32_t, "ld.relaxed.sys.global.u32", "r")
 ORDER_LOAD(order_load_u64, uint64_t, uint64_t, "ld.relaxed.sys.global.u64", "l")
@@ -133,6 +134,13 @@ template <typename T> static __device__ __forceinline__ T &order_block_shared(vo
     return shared;
 }
 
+/* The value of the thread of this warp whose number differs in the bits of `mask`. All threads of
+ * the warp call it. */
+static __device__ __forceinline__ uint32_t order_warp_other(uint32_t value, int mask)
+{
+    return __shfl_xor_sync(~0u, value, mask);
+}
+
 /* The release or the acquire of a line that is stored or loaded next to it. */
 static __device__ __forceinline__ void order_fence(void)
 {
@@ -171,6 +179,13 @@ template <typename T> static __device__ __forceinline__ T *order_ready(T *&addre
 {
     asm volatile("" : "+l"(address)::"memory");
     return address;
+}
+
+/* Hides from the compiler where the bits come from, so that it keeps them and not what it has
+ * computed from them. */
+static __device__ __forceinline__ void order_opaque(uint64_t &bits)
+{
+    asm volatile("" : "+l"(bits));
 }
 
 static __device__ __forceinline__ uint64_t order_time_ns(void)

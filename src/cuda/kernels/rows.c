@@ -30,6 +30,8 @@ enum {
     ONCE = SUM | 1 << CUDA_SUM_ONCE,
     HALF = CUDA_LINE / 2,
     LINE = CUDA_LINE,
+    RMS_NORM = 1 << TUTTI_COLLECTIVE_ALL_REDUCE_RMS_NORM,
+    ROW_WORKERS = 256,  /* two lanes each: rms_norm.cuh */
     MESH_WORKERS = 192, /* a tile has a unit for each, and no more */
 };
 
@@ -100,11 +102,19 @@ const struct cuda_kernel_row cuda_kernel_rows[CUDA_KERNELS] = {
                                                             1 << TUTTI_COLLECTIVE_ALL_TO_ALL_V),
                                HAS(NONE, 0, ANY), USES(MESSAGES), .threads = CUDA_WORKERS,
                                .blocks = EXCHANGE_CHANNELS},
+    [CUDA_RMS_NORM_LINES] = {KERNEL(rms_norm_lines, RMS_NORM), HAS(NONE, SUMMED, ONCE),
+                             USES(ONE_SHOT), ROOM(CUDA_ONE_SHOT_BYTES, 1),
+                             CUT(LINE, 1, ROW_WORKERS, CUDA_BLOCKS)},
+    [CUDA_RMS_NORM_TWO_SHOT] = {KERNEL(rms_norm_two_shot, RMS_NORM), HAS(NONE, SUMMED, ONCE),
+                                USES(TWO_SHOT), ROOM(CUDA_TWO_SHOT_BYTES / 2, 1),
+                                CUT(LINE, CUDA_BY_RANK, ROW_WORKERS, CUDA_BLOCKS)},
     [CUDA_BARRIER] = {KERNEL(barrier, 1 << TUTTI_COLLECTIVE_BARRIER), HAS(NONE, 0, ANY),
                       .blocks = 1, .awaits_headers = true},
-    /* of symmetric memory, and of streams that wait for the host */
+    /* of symmetric memory, of streams that wait for the host, and behind other kernels */
     [CUDA_SYMM] = {KERNEL(symm, 0)},
     [CUDA_STREAM_WAIT] = {KERNEL(stream_wait, 0)},
+    [CUDA_RMS_NORM_ROWS] = {KERNEL(rms_norm_rows, 0), HAS(NONE, SUMMED, ANY),
+                            .threads = ROW_WORKERS, .blocks = CUDA_BLOCKS},
 };
 
 enum cuda_kernel cuda_kernel_find(const char *name)

@@ -36,9 +36,12 @@
     X(REDUCE_COUNTED, reduce_counted)                                                              \
     X(EXCHANGE, exchange)                                                                          \
     X(EXCHANGE_COUNTED, exchange_counted)                                                          \
+    X(RMS_NORM_LINES, rms_norm_lines)                                                              \
+    X(RMS_NORM_TWO_SHOT, rms_norm_two_shot)                                                        \
     X(BARRIER, barrier)                                                                            \
     X(SYMM, symm)                                                                                  \
-    X(STREAM_WAIT, stream_wait)
+    X(STREAM_WAIT, stream_wait)                                                                    \
+    X(RMS_NORM_ROWS, rms_norm_rows)
 
 enum cuda_kernel {
 #define CUDA_KERNEL_ENUM(NAME, name) CUDA_##NAME,

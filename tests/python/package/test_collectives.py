@@ -440,3 +440,30 @@ def test_send_recv():
 
     for number, recv in enumerate(on_threads(RANKS, rank)):
         assert np.array_equal(recv, block((number - 1) % RANKS))
+
+
+def test_all_reduce_rms_norm():
+    tokens, hidden = 3, 256
+
+    def rank(comm):
+        data = np.full((tokens, hidden), comm.rank + 1, np.float32)
+        residual = np.arange(tokens * hidden, dtype=np.float32).reshape(tokens, hidden) / 64
+        weight = np.linspace(0, 1, hidden, dtype=np.float32)
+        quantised, scales = np.zeros((tokens, hidden), np.int8), np.zeros(tokens, np.float32)
+        norm_out = np.zeros_like(data)
+        assert comm.all_reduce_rms_norm(data, weight, epsilon=1e-5, weight_bias=1.0, residual=residual, norm_out=norm_out,
+                                        quant="int8_token", quant_out=quantised, scales=scales) is norm_out
+        assert comm.all_reduce_rms_norm(data, weight) is data
+        with pytest.raises(tutti.InvalidError, match="hidden 12"):
+            comm.all_reduce_rms_norm(np.zeros(24, np.float32), np.zeros(12, np.float32))
+        return data, residual, norm_out, quantised, scales
+
+    x = np.arange(tokens * hidden, dtype=np.float32).reshape(tokens, hidden) / 64 + RANKS * (RANKS + 1) / 2
+    weight = np.linspace(0, 1, hidden, dtype=np.float32)
+    y = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-5) * (weight + 1)
+    for data, residual, norm_out, quantised, scales in on_threads(RANKS, rank):
+        assert np.array_equal(residual, x)
+        assert np.allclose(norm_out, y, 1e-5)
+        assert np.allclose(scales, np.abs(y).max(-1) / 127, 1e-5)
+        assert np.abs(quantised * scales[:, None] - y).max() <= scales.max() * 0.51
+        assert np.allclose(data, np.broadcast_to(weight, data.shape), 1e-4)

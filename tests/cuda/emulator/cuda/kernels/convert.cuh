@@ -15,6 +15,11 @@ static inline uint32_t convert_pair_f16(float low, float high)
     return numeric_f16_store(low) | (uint32_t)numeric_f16_store(high) << 16;
 }
 
+static inline uint32_t convert_pair_e4m3(float low, float high)
+{
+    return numeric_e4m3_store(low) | (uint32_t)numeric_e4m3_store(high) << 8;
+}
+
 static inline uint16_t convert_to_f16(float value)
 {
     return numeric_f16_store(value);

@@ -52,6 +52,12 @@ static inline uint64_t order_load_plain_u64(const void *from)
     return __atomic_load_n((const uint64_t *)from, __ATOMIC_RELAXED);
 }
 
+static inline void order_store_plain_u32(void *to, uint32_t value)
+{
+    assert((uintptr_t)to % sizeof value == 0);
+    __atomic_store_n((uint32_t *)to, value, __ATOMIC_RELAXED);
+}
+
 static inline void order_store_plain_u64(void *to, uint64_t value)
 {
     assert((uintptr_t)to % sizeof value == 0);
@@ -109,6 +115,21 @@ template <typename T> static inline T &order_block_shared(void)
     return *(T *)emulator_shared(&type, sizeof(T));
 }
 
+/* A value of each thread of the block. */
+struct order_warp_values {
+    uint32_t of[512];
+};
+
+static inline uint32_t order_warp_other(uint32_t value, int mask)
+{
+    order_warp_values &values = order_block_shared<order_warp_values>();
+    values.of[threadIdx.x] = value;
+    emulator_warp_all(true);
+    const uint32_t other = values.of[threadIdx.x ^ (unsigned)mask];
+    emulator_warp_all(true);
+    return other;
+}
+
 static inline void order_fence(void)
 {
     emulator_fence();
@@ -130,6 +151,10 @@ static inline void order_grid_trigger(void)
 template <typename T> static inline T *order_ready(T *&address)
 {
     return address;
+}
+
+static inline void order_opaque(uint64_t &)
+{
 }
 
 static inline uint64_t order_time_ns(void)

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/* How the sums of a row come about: waits for lines, several at a time, and reduces them. */
+#ifndef TUTTI_CUDA_RMS_NORM_AWAIT_CUH
+#define TUTTI_CUDA_RMS_NORM_AWAIT_CUH
+
+#include "cuda/kernels/rms_norm.cuh"
+
+/* Whether the sum of so many ranks leaves registers for more of a row: rms_row. */
+template <int SUM_OF, int UNITS>
+constexpr bool RMS_KEEPS = SUM_OF &&
+                           (UNITS <= RMS_FEW_UNITS || (UNITS <= RMS_SOME_UNITS && SUM_OF <= 3));
+
+/* The world size for which a sum is unrolled. Of 8 ranks' float32 in longer rows it is not: there
+ * are no registers for them. */
+template <typename D, int SUM_OF, int UNITS>
+constexpr int RMS_UNROLLED = SUM_OF == CUDA_RANKS &&
+                                     sizeof(typename D::element) == 4 && UNITS > RMS_FEW_UNITS
+                                 ? 0
+                                 : SUM_OF;
+
+#define RMS_DTYPES(X)                                                                              \
+    X(float32, f32)                                                                                \
+    X(float16, half)                                                                               \
+    X(bfloat16, bfloat)
+
+/* Waits for the lines `first` to first + N - 1 of a row, as far as there are such lines, from each
+ * of the sources. slot(p) is the first line of this worker from the p-th source, which is rank
+ * launch.ranks[p + skipped]. All lines are loaded before one is looked at: else each would take the
+ * latency of memory. */
+template <int N, int SOURCES, typename SLOT, typename ROW>
+static __device__ __forceinline__ bool
+rms_await(const cuda_launch &launch, const operation &op, int sources, SLOT slot, int skipped,
+          const ROW &row, int first, order_line (&line)[N][SOURCES])
+{
+    uint64_t start_ns = 0;
+    for (unsigned polls = 1;; polls++) {
+        bool all = true;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int p = 0; p < SOURCES; p++)
+                line[n][p] = order_load_line_if(row.has(first + n) && p < sources,
+                                                slot(p) + row.offset(first + n));
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int p = 0; p < SOURCES; p++)
+                all &= !line_is_empty(line[n][p]);
+        if (all)
+            return true;
+        if (polls % ORDER_POLLS == 0) {
+            int missing = skipped;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int p = 0; p < SOURCES; p++)
+                    if (line_is_empty(line[n][p]))
+                        missing = p + skipped;
+            start_ns = operation_keep_waiting(launch, op.sequence, launch.ranks[missing], start_ns);
+            if (start_ns == 0)
+                return false;
+        }
+    }
+}
+
+/* Sets row.x to the sums of the peers' lines and the input. `slots`: this worker's first line of
+ * the row, in the region of the first source; sources are `stride` bytes apart. */
+template <typename D, int SUM_OF, typename ROW>
+static __device__ __forceinline__ void
+rms_await_sums(const cuda_launch &launch, const operation &op, int size, const unsigned char *slots,
+               unsigned stride, unsigned r, ROW &row)
+{
+    constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS, SOURCES = LEAVES - 1,
+                  N = SOURCES * ROW::LINES > 4 ? 1
+                      : SOURCES > 1            ? 2
+                                               : ROW::AT_ONCE;
+    const auto slot_of = [&](int p) {
+        return slots + place_of<true>(launch.ranks[p + 1 < size ? p + 1 : 0], launch.rank) * stride;
+    };
+    /* Many addresses would not fit in registers, so they are computed at each poll. */
+    const unsigned char *few[SOURCES > 2 ? 1 : SOURCES];
+#pragma unroll
+    for (int p = 0; p < SOURCES && SOURCES <= 2; p++)
+        few[SOURCES > 2 ? 0 : p] = slot_of(p);
+    const auto slot = [&](int p) { return SOURCES > 2 ? slot_of(p) : few[SOURCES > 2 ? 0 : p]; };
+#pragma unroll
+    for (int l = 0; l < ROW::ALL; l += N) {
+        order_line line[N][SOURCES];
+        unit<2> mine[N];
+        if (!row.ok || !row.has(l))
+            break;
+        if (!ROW::FEW)
+            row.template load<N>(launch.send, r, l, mine);
+        row.ok = rms_await<N>(launch, op, size - 1, slot, 1, row, l, line);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            unit<2> in[LEAVES];
+            in[0] = ROW::FEW ? row.input[ROW::FEW ? l + n : 0] : mine[n];
+#pragma unroll
+            for (int p = 0; p < SOURCES; p++)
+                in[p + 1] = {line[n][p].low, line[n][p].high};
+            row.x[l + n] = reduction<D, SUM_OF, 2>::reduce(in, launch);
+        }
+    }
+}
+
+/* Sets row.x to the sums that one peer, rank launch.ranks[p], has pushed. `slot`: this worker's
+ * first line of the row. */
+template <typename D, typename ROW>
+static __device__ __forceinline__ void rms_await_row(const cuda_launch &launch, const operation &op,
+                                                     int p, const unsigned char *slot, ROW &row)
+{
+    constexpr int N = ROW::AT_ONCE;
+    const auto one = [&](int) { return slot; };
+#pragma unroll
+    for (int l = 0; l < ROW::ALL; l += N) {
+        order_line line[N][1];
+        if (!row.ok || !row.has(l))
+            break;
+        row.ok = rms_await<N>(launch, op, 1, one, p, row, l, line);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            row.x[l + n] = {line[n][0].low, line[n][0].high};
+    }
+}
+
+#endif
