@@ -74,6 +74,19 @@ static void check_those_of(int size)
             count += there + sums + once;
         }
     }
+    for (int dtype = 0; dtype < DTYPE_REALS; dtype++) {
+        const bool there = has_sums(dtype), /* sums of float32 do not exist here */
+            sums = there && dtype != TUTTI_FLOAT32 && (size <= 4 || size == 8);
+        for (int kernel = CUDA_RMS_NORM_LINES; kernel <= CUDA_RMS_NORM_TWO_SHOT; kernel++) {
+            CUfunction *row = kernels.functions[kernel][dtype];
+            assert_true((row[CUDA_ANY] != NULL) == there);
+            assert_true((row[CUDA_SUM] != NULL) == sums);
+            assert_true((row[CUDA_SUM_ONCE] != NULL) == sums);
+            count += there + 2 * sums;
+        }
+        assert_true((kernels.functions[CUDA_RMS_NORM_ROWS][dtype][CUDA_ANY] != NULL) == there);
+        count += there;
+    }
     assert_non_null(kernels.functions[CUDA_BARRIER][0][CUDA_ANY]);
     assert_null(kernels.functions[CUDA_SYMM][0][CUDA_ANY]);
     /* Nothing is left for a launch to load. */

@@ -5,23 +5,15 @@
 
 #include "cuda/kernels/rms_norm.cuh"
 
-/* Whether the sum of so many ranks leaves registers for more of a row: rms_row. */
-template <int SUM_OF, int UNITS>
-constexpr bool RMS_KEEPS = SUM_OF &&
-                           (UNITS <= RMS_FEW_UNITS || (UNITS <= RMS_SOME_UNITS && SUM_OF <= 3));
-
-/* The world size for which a sum is unrolled. Of 8 ranks' float32 in longer rows it is not: there
- * are no registers for them. */
-template <typename D, int SUM_OF, int UNITS>
-constexpr int RMS_UNROLLED = SUM_OF == CUDA_RANKS &&
-                                     sizeof(typename D::element) == 4 && UNITS > RMS_FEW_UNITS
-                                 ? 0
-                                 : SUM_OF;
-
+/* The kernels that exist: X(the dtype's public name, T), and as KERNELS_OF_SUMS(), of 16-bit floats
+ * only, with fewer units of a row (rms_norm.cuh). */
 #define RMS_DTYPES(X)                                                                              \
     X(float32, f32)                                                                                \
     X(float16, half)                                                                               \
     X(bfloat16, bfloat)
+#define RMS_SUMS(X)                                                                                \
+    KERNELS_OF_SUM(X, float16, half)                                                               \
+    KERNELS_OF_SUM(X, bfloat16, bfloat)
 
 /* Waits for the lines `first` to first + N - 1 of a row, as far as there are such lines, from each
  * of the sources. slot(p) is the first line of this worker from the p-th source, which is rank

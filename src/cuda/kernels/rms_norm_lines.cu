@@ -16,7 +16,10 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const cuda_launch &launch = norm.launch;
     const int size = SUM_OF ? SUM_OF : launch.size;
-    rms_row<D, UNITS, RMS_KEEPS<SUM_OF, UNITS>> row(norm);
+    /* Longer rows of more ranks leave no registers. */
+    constexpr bool KEEPS =
+        SUM_OF && (UNITS <= RMS_FEW_UNITS || (UNITS <= RMS_SOME_UNITS && SUM_OF <= 2));
+    rms_row<D, UNITS, KEEPS> row(norm);
     const unsigned row_bytes = row.row_bytes(), stride = norm.tokens * row_bytes,
                    lines = stride / CUDA_LINE * (size - 1);
 
@@ -75,11 +78,11 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
     extern "C" __global__ void BOUNDS rms_norm_lines_##name##suffix(                               \
         const __grid_constant__ cuda_rms_norm norm)                                                \
     {                                                                                              \
-        rms_norm_lines<dtype_##T, RMS_UNROLLED<dtype_##T, SUM_OF, UNITS>, UNITS>(norm);            \
+        rms_norm_lines<dtype_##T, SUM_OF, UNITS>(norm);                                            \
     }
 #define KERNEL_ANY(name, T)                  KERNEL(name, T, 0, , RMS_MANY_UNITS)
 #define KERNEL_SUM(name, T, SUM_OF, suffix)  KERNEL(name, T, SUM_OF, suffix, RMS_SOME_UNITS)
 #define KERNEL_ONCE(name, T, SUM_OF, suffix) KERNEL(name, T, SUM_OF, suffix##_once, RMS_FEW_UNITS)
 RMS_DTYPES(KERNEL_ANY)
-KERNELS_OF_SUMS(KERNEL_SUM)
-KERNELS_OF_SUMS(KERNEL_ONCE)
+RMS_SUMS(KERNEL_SUM)
+RMS_SUMS(KERNEL_ONCE)

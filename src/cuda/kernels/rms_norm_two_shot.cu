@@ -26,7 +26,7 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const cuda_launch &launch = norm.launch;
     const int size = SUM_OF ? SUM_OF : launch.size;
-    rms_row<D, UNITS, RMS_KEEPS<SUM_OF, UNITS>> row(norm);
+    rms_row<D, UNITS, SUM_OF && UNITS <= RMS_FEW_UNITS> row(norm);
     const unsigned chunk = (norm.tokens + size - 1) / size, row_bytes = row.row_bytes(),
                    stride = chunk * row_bytes, hop = (size - 1) * stride,
                    lines = 2 * hop / CUDA_LINE;
@@ -104,11 +104,11 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
     extern "C" __global__ void BOUNDS rms_norm_two_shot_##name##suffix(                            \
         const __grid_constant__ cuda_rms_norm norm)                                                \
     {                                                                                              \
-        rms_norm_two_shot<dtype_##T, RMS_UNROLLED<dtype_##T, SUM_OF, UNITS>, UNITS>(norm);         \
+        rms_norm_two_shot<dtype_##T, SUM_OF, UNITS>(norm);                                         \
     }
 #define KERNEL_ANY(name, T)                  KERNEL(name, T, 0, , RMS_MANY_UNITS)
 #define KERNEL_SUM(name, T, SUM_OF, suffix)  KERNEL(name, T, SUM_OF, suffix, RMS_SOME_UNITS)
 #define KERNEL_ONCE(name, T, SUM_OF, suffix) KERNEL(name, T, SUM_OF, suffix##_once, RMS_FEW_UNITS)
 RMS_DTYPES(KERNEL_ANY)
-KERNELS_OF_SUMS(KERNEL_SUM)
-KERNELS_OF_SUMS(KERNEL_ONCE)
+RMS_SUMS(KERNEL_SUM)
+RMS_SUMS(KERNEL_ONCE)

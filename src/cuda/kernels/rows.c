@@ -25,6 +25,7 @@ enum {
     INTEGERS = REALS & ~FLOATS,
     /* Sums exist for these, and for 2, 3, 4 and 8 ranks. */
     SUMMED = 1 << TUTTI_FLOAT32 | 1 << TUTTI_FLOAT16 | 1 << TUTTI_BFLOAT16,
+    HALVES = SUMMED & ~(1 << TUTTI_FLOAT32),
     ANY = 1 << CUDA_ANY,
     SUM = ANY | 1 << CUDA_SUM,
     ONCE = SUM | 1 << CUDA_SUM_ONCE,
@@ -103,10 +104,10 @@ const struct cuda_kernel_row cuda_kernel_rows[CUDA_KERNELS] = {
                                HAS(NONE, 0, ANY), USES(MESSAGES), .threads = CUDA_WORKERS,
                                .blocks = EXCHANGE_CHANNELS},
     [CUDA_RMS_NORM_LINES] = {KERNEL(rms_norm_lines, RMS_NORM), HAS(NONE, SUMMED, ONCE),
-                             USES(ONE_SHOT), ROOM(CUDA_ONE_SHOT_BYTES, 1),
+                             .sums = HALVES, USES(ONE_SHOT), ROOM(CUDA_ONE_SHOT_BYTES, 1),
                              CUT(LINE, 1, ROW_WORKERS, CUDA_BLOCKS)},
     [CUDA_RMS_NORM_TWO_SHOT] = {KERNEL(rms_norm_two_shot, RMS_NORM), HAS(NONE, SUMMED, ONCE),
-                                USES(TWO_SHOT), ROOM(CUDA_TWO_SHOT_BYTES / 2, 1),
+                                .sums = HALVES, USES(TWO_SHOT), ROOM(CUDA_TWO_SHOT_BYTES / 2, 1),
                                 CUT(LINE, CUDA_BY_RANK, ROW_WORKERS, CUDA_BLOCKS)},
     [CUDA_BARRIER] = {KERNEL(barrier, 1 << TUTTI_COLLECTIVE_BARRIER), HAS(NONE, 0, ANY),
                       .blocks = 1, .awaits_headers = true},
@@ -154,5 +155,6 @@ bool cuda_kernel_has(const struct cuda_kernel_row *row, int size, bool on_host,
     if (!cuda_kernel_is_own(row, on_host, dtype))
         return on_host && row->other && form == CUDA_ANY;
     return row->forms >> form & 1 &&
-           (form == CUDA_ANY || ((size <= 4 || size == 8) && SUMMED >> dtype & 1));
+           (form == CUDA_ANY ||
+            ((size <= 4 || size == 8) && (row->sums ? row->sums : SUMMED) >> dtype & 1));
 }

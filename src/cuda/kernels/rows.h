@@ -81,6 +81,7 @@ struct cuda_kernel_row {
     uint32_t collectives; /* bit c: serves enum tutti_collective c; 0: no communicator's kernel */
     uint32_t dtypes; /* bit d: has functions for enum tutti_dtype d; 0: one function, `name`, which
                       * knows no dtypes */
+    uint32_t sums;   /* bit d: has sums of it, if the forms have sums; 0: of all dtypes with sums */
     uint32_t all_reduces; /* bit d: serves all-reduces of enum tutti_dtype d as operations on blocks
                            * (blocks.cuh): each rank sends its one block to all */
     uint32_t room;        /* bytes of a hop's region for one operation; 0: serves any size */

@@ -310,12 +310,14 @@ static void test_rows(void **state)
         const bool moves = row->collectives >> TUTTI_COLLECTIVE_BROADCAST & 1;
         const bool reduces_blocks = row->collectives >> TUTTI_COLLECTIVE_REDUCE & 1;
         /* no table has these */
-        const bool varied = k == CUDA_REDUCE_VARIED || k == CUDA_REDUCE_COUNTED;
+        const bool varied = k == CUDA_REDUCE_VARIED || k == CUDA_REDUCE_COUNTED ||
+                            k == CUDA_RMS_NORM_LINES || k == CUDA_RMS_NORM_TWO_SHOT;
+        const bool follows = k == CUDA_RMS_NORM_ROWS; /* another kernel */
         const bool has_data = reduces || moves || reduces_blocks;
         assert_non_null(row->name);
         assert_non_null(row->fatbin);
         assert_int_equal(cuda_kernel_find(row->name), cuda_kernel_is_tuned(row) ? k : CUDA_KERNELS);
-        assert_true((row->dtypes != 0) == (reduces || reduces_blocks || varied));
+        assert_true((row->dtypes != 0) == (reduces || reduces_blocks || varied || follows));
         assert_true((row->unit_bytes != 0) == (has_data || varied));
         assert_true((row->algo != TUTTI_ALGO_NONE) == has_data);
         tuned |= cuda_kernel_is_tuned(row) ? row->collectives : 0;
