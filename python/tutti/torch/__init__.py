@@ -7,7 +7,7 @@
     dist.all_reduce(tensor)
 
 PyTorch finds the backend by the entry points of this package; no import is needed. Needs PyTorch 2.11 or newer.
-`import tutti.torch` defines the operators torch.ops.tutti (_operators.py).
+`import tutti.torch` defines the operators torch.ops.tutti (_operators.py). RmsNormPass: a pass for torch.compile (_fusion.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from _tutti_torch import register
 
-__all__ = ["AllGather", "communicator", "empty", "register"]
+__all__ = ["AllGather", "RmsNormPass", "communicator", "empty", "register"]
 
 
 def _create(options: Any, config: Any) -> Any:
@@ -84,6 +84,15 @@ def empty(*size: Any, dtype: Any = None, group: Any = None) -> Any:
     backend = _backend("empty", group, torch.device("cpu"))
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     return backend.symmetric(shape, dtype or torch.get_default_dtype())
+
+
+def __getattr__(name: str) -> Any:
+    """RmsNormPass: its import takes as long as that of torch.compile()."""
+    if name != "RmsNormPass":
+        raise AttributeError(f"module 'tutti.torch' has no attribute '{name}'")
+    from tutti.torch._fusion import RmsNormPass
+
+    return RmsNormPass
 
 
 from tutti.torch import _operators as _operators  # noqa: E402  (they need the package)

@@ -14,7 +14,9 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from tutti._errors import InvalidError
+from tutti._tutti import ffi, lib
 from tutti.torch._group import ProcessGroup
+from tutti.torch._operands import VALUES
 
 LIBRARY = torch.library.Library("tutti", "DEF")
 
@@ -50,6 +52,9 @@ def _reduction(op: str) -> Any:
 
 
 _GATHER, _EXCHANGE = _options(c10d.AllgatherOptions), _options(c10d.AllToAllOptions)
+_NORM = _options(c10d.AllreduceOptions)
+_NORM_ALIGNMENT = 16
+FLOATS = torch.float32, torch.float16, torch.bfloat16  # that can be normed
 
 
 def _rows(tensor: Tensor, dim: int) -> Tensor:
@@ -104,6 +109,43 @@ def _broadcast_in_place(tensor: Tensor, root: int, group: str = "") -> None:
     _group(group, tensor.device).broadcast([tensor], _options(c10d.BroadcastOptions, rootRank=root))
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    """As the library reads it: contiguous and aligned."""
+    found = tensor.resolve_neg().contiguous()
+    return found.clone() if found.data_ptr() % _NORM_ALIGNMENT else found
+
+
+def _check_operands(tensor: Tensor, weight: Tensor, residual: Tensor | None) -> None:
+    if weight.dim() != 1 or tensor.dim() < 1 or tensor.size(-1) != weight.size(0):
+        raise InvalidError(f"torch.ops.tutti.all_reduce_rms_norm: rows of shape {tuple(tensor.shape)} and a weight of shape "
+                           f"{tuple(weight.shape)}")
+    for name, dtype in (("tensor", tensor.dtype), ("weight", weight.dtype)):
+        if dtype not in FLOATS:
+            raise InvalidError(f"torch.ops.tutti.all_reduce_rms_norm: a {name} of {dtype}: expected float32, float16 or bfloat16")
+    if residual is not None and (residual.shape != tensor.shape or residual.dtype != tensor.dtype):
+        raise InvalidError(f"torch.ops.tutti.all_reduce_rms_norm: a residual of {residual.dtype}, {tuple(residual.shape)}, for a "
+                           f"tensor of {tensor.dtype}, {tuple(tensor.shape)}")
+
+
+def _all_reduce_rms_norm(tensor: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-6,
+                         weight_bias: float = 0.0, group: str = "") -> tuple[Tensor, Tensor]:
+    _check_operands(tensor, weight, residual)
+    found, operands = _group(group, tensor.device), [_plain(each) for each in (tensor, weight, residual) if each is not None]
+    device = found._device("all_reduce_rms_norm", operands)
+    given, hidden = operands[0], weight.size(0)
+    normed, total = (torch.empty(given.shape, dtype=given.dtype, device=given.device) for _ in range(2))
+    norm = ffi.new("struct tutti_rms_norm *", {
+        "struct_size": ffi.sizeof("struct tutti_rms_norm"), "tokens": given.numel() // hidden if hidden else 0,
+        "hidden": hidden, "dtype": VALUES[given.dtype], "weight_dtype": VALUES[weight.dtype], "weight_bias": weight_bias,
+        "epsilon": epsilon})
+    for name, operand in zip(("norm_out", "residual_out", "input", "weight", "residual_in"), (normed, total, *operands)):
+        # Of no rows the address is 0, which the library takes for no operand.
+        setattr(norm, name, ffi.cast("void *", operand.data_ptr() or operands[1].data_ptr()))
+    found._collective("all_reduce_rms_norm", device, [(lib.tutti_all_reduce_rms_norm_with, norm)], [], [given],
+                      [normed, total], _NORM, (norm, operands))
+    return normed, total
+
+
 # ---- their shapes, for torch.compile
 
 def _like(tensor: Tensor, op: str = "sum", group: str = "") -> Tensor:
@@ -127,6 +169,11 @@ def _scattered(tensor: Tensor, op: str = "sum", dim: int = 0, group: str = "") -
 def _exchanged(tensor: Tensor, output_splits: Sequence[int] | None = None,
                input_splits: Sequence[int] | None = None, group: str = "") -> Tensor:
     return tensor.new_empty((sum(output_splits) if output_splits else tensor.size(0), *tensor.shape[1:]))
+
+
+def _normed(tensor: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-6, weight_bias: float = 0.0,
+            group: str = "") -> tuple[Tensor, Tensor]:
+    return _like(tensor), _like(tensor)
 
 
 # ---- gradients
@@ -163,6 +210,10 @@ def _all_to_all_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return torch.ops.tutti.all_to_all(grad, input_splits, output_splits, group), None, None, None
 
 
+def _norm_backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    raise InvalidError("torch.ops.tutti.all_reduce_rms_norm has no gradient: call it under torch.no_grad()")
+
+
 def _define(schema: str, run: Callable[..., Any], fake: Callable[..., Any],
             backward: Callable[..., Any] | None = None) -> None:
     name = f"tutti::{schema.partition('(')[0]}"
@@ -186,3 +237,6 @@ _define("reduce_scatter(Tensor tensor, str op=\"sum\", int dim=0, str group=\"\"
 _define("all_to_all(Tensor tensor, SymInt[]? output_splits=None, SymInt[]? input_splits=None, str group=\"\") -> Tensor",
         _all_to_all, _exchanged, _all_to_all_backward)
 _define("broadcast_(Tensor(a!) tensor, int root, str group=\"\") -> ()", _broadcast_in_place, _nothing)
+# Returns the norm, and the sum with the residual.
+_define("all_reduce_rms_norm(Tensor tensor, Tensor weight, Tensor? residual=None, float epsilon=1e-6, float weight_bias=0., "
+        "str group=\"\") -> (Tensor, Tensor)", _all_reduce_rms_norm, _normed, _norm_backward)

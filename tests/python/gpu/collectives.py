@@ -507,6 +507,53 @@ def functional(r):
             same(torch.compile(run, backend="aot_eager")(r.late(r.tensor(1000, r.rank))), expected)
 
 
+@case(180)
+def rms_norm(r):
+    """torch.ops.tutti.all_reduce_rms_norm has the bits of the CPU, eager and in a graph; torch.compile() by its pass, too."""
+    import tutti.torch
+
+    r.start()
+    fused = torch.ops.tutti.all_reduce_rms_norm
+    for tokens, hidden, dtype, weight_dtype in ((1, 4096, torch.bfloat16, torch.bfloat16), (33, 2880, torch.float16, torch.float32),
+                                                (128, 8192, torch.bfloat16, torch.float32), (700, 4096, torch.bfloat16, torch.bfloat16),
+                                                (5, 72, torch.float32, torch.bfloat16), (0, 64, torch.bfloat16, torch.bfloat16)):
+        part = torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(r.rank)).to(dtype)
+        equal = torch.Generator().manual_seed(9)
+        residual = torch.randn(tokens, hidden, generator=equal).to(dtype)
+        weight = torch.rand(hidden, generator=equal).to(weight_dtype)
+        for given in residual, None:
+            expected = fused(part, weight, given)
+            for _, context in r.ways():
+                with context:
+                    found = fused(r.late(part), r.late(weight), None if given is None else r.late(given))
+                    for value, right in zip(found, expected):
+                        same(value, right)
+
+    def layer(part, weight, residual):
+        total = torch.ops.tutti.all_reduce(part) + residual
+        return torch.nn.functional.rms_norm(total, weight.shape, weight, 1e-6), total
+
+    part, weight, residual = (torch.randn(4, 1024).to(r.device, torch.bfloat16) for _ in range(3))
+    weight, expected = weight[0], fused(part, weight[0], residual)
+    if not r.cuda:
+        return
+    with torch.no_grad():
+        compiled = torch.compile(layer, fullgraph=True, options={"post_grad_custom_pre_pass": tutti.torch.RmsNormPass()})
+        found = compiled(part, weight, residual)
+    for value, right in zip(found, expected):
+        same(value, right.cpu())
+    if r.gpus < r.size:
+        return
+    graph, source = torch.cuda.CUDAGraph(), torch.zeros_like(part)
+    with torch.cuda.graph(graph):
+        found = fused(source, weight, residual)
+    for _ in range(3):
+        source.copy_(part)
+        graph.replay()
+        for value, right in zip(found, expected):
+            same(value, right.cpu())
+
+
 @case(120)
 def operators(r):
     """torch.ops.tutti, as they are, in a compiled function, and in a graph if each rank has a GPU."""

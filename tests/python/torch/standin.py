@@ -27,7 +27,7 @@ try:
 
     import tutti
     import tutti.torch
-    from tutti.torch import _cuda
+    from tutti.torch import _cuda, _operators
 except ImportError as error:
     print("skipped:", error)
     sys.exit(77)
@@ -460,6 +460,29 @@ def functional(rank):
     group._collective = collective
 
 
+def rms_norm(rank):
+    """The operator runs as one kernel on the current stream, with the bits of the CPU; captured, too."""
+    parts = [(of(6 * 256, r) / 8).view(6, 256).bfloat16() for r in range(SIZE)]
+    operands = parts[rank], (of(256, 1) / 16), parts[1] * 2
+    expected = torch.ops.tutti.all_reduce_rms_norm(*operands, 1e-5)
+    given = [put(operand) for operand in operands]
+    graph, replay = ctypes.c_void_p(), ctypes.c_void_p()
+    with on(Stream()):
+        for captured in False, True:
+            cuda.standin_forget()
+            if captured:
+                call("cuStreamBeginCapture_v2", current.handle, 2)
+            found = _operators._all_reduce_rms_norm(*given, 1e-5)
+            if captured:
+                call("cuStreamEndCapture", current.handle, ctypes.byref(graph))
+                call("cuGraphInstantiateWithFlags", ctypes.byref(replay), graph, ctypes.c_uint64(0))
+                call("cuGraphLaunch", replay, current.handle)
+            else:
+                assert launched_on() is current and cuda.standin_launches(None, ctypes.c_size_t(0)) == 1
+            for value, right in zip(found, expected):
+                same(value, right)
+
+
 def device_counts(rank):
     """A graph of an all-to-all of counts and one of the blocks that these say, replayed with other counts."""
     device, plain = torch.device("cuda", rank), [put(of(8, rank)), put(torch.zeros(8))]
@@ -527,6 +550,7 @@ def main(rank, folder, library):
     coalesced(rank)
     events(rank)
     device_counts(rank)
+    rms_norm(rank)
     overlap(rank, dist.distributed_c10d._get_default_store())
     groups(rank)
     dist.destroy_process_group()
