@@ -14,6 +14,7 @@ nccl      dist.all_reduce() by NCCL, or by the library that the program finds in
 one-shot  torch.ops.symm_mem.one_shot_all_reduce, on GPUs
 two-shot  torch.ops.symm_mem.two_shot_all_reduce_, on GPUs
 tutti     dist.all_reduce() by Tutti
+fused     torch.ops.tutti.all_reduce_rms_norm: the all-reduce, the residual and the RMSNorm in one kernel
 
 Each column's result is compared with that of the same step whose sums are made in float64 and rounded once.
 """
@@ -38,7 +39,7 @@ import torch.nn.functional as F  # noqa: E402
 
 HEAD = 128  # elements of an attention head
 EPSILON = 1e-5
-COLUMNS = "none", "gloo", "nccl", "one-shot", "two-shot", "tutti"
+COLUMNS = "none", "gloo", "nccl", "one-shot", "two-shot", "tutti", "fused"
 
 
 def arguments():
@@ -148,6 +149,16 @@ class Silent(Column):
         return part
 
 
+class Fused(Column):
+    def __init__(self, model, batch, group):
+        import tutti.torch  # noqa: F401  (defines the operator)
+
+        super().__init__(model, batch, group)
+
+    def reduce_norm(self, part, residual, weight):
+        return torch.ops.tutti.all_reduce_rms_norm(part, weight, residual, EPSILON, group=self.group.group_name)
+
+
 class Exact(Column):
     """Sums in float64 by the hosts."""
 
@@ -179,12 +190,13 @@ class TwoShot(Symmetric):
         return torch.ops.symm_mem.two_shot_all_reduce_(part, "sum", self.name)
 
 
-KINDS = {"none": Silent, "one-shot": OneShot, "two-shot": TwoShot}
+KINDS = {"none": Silent, "one-shot": OneShot, "two-shot": TwoShot, "fused": Fused}
+BACKENDS = {"gloo": "gloo", "nccl": "nccl", "tutti": "tutti", "fused": "tutti"}
 
 
 def column_of(name, model, given):
     """None: this PyTorch has no symmetric memory on this machine."""
-    group = dist.new_group(backend=name) if name in ("gloo", "nccl", "tutti") else None
+    group = dist.new_group(backend=BACKENDS[name]) if name in BACKENDS else None
     refusal = None
     try:
         column = KINDS.get(name, Column)(model, max(given.batch), group)
@@ -254,7 +266,7 @@ def measure(batch, model, columns, given, stream):
                 if not is_equal:
                     unequal.append(name)
             steps[name] = capture(step, stream) if stream else step
-    assert "tutti" not in unequal, f"batch {batch}: the results of the ranks by Tutti differ"
+    assert not {"tutti", "fused"} & set(unequal), f"batch {batch}: the results of the ranks by Tutti differ"
     assert all(difference < 0.25 for difference in differs.values()), f"batch {batch}: wrong sums: {differs}"
     times = {name: [] for name in columns}
     for i in range(given.rounds + 1):
