@@ -49,6 +49,9 @@ struct bench_config {
     int count_count;
     bool dtypes[TUTTI_DTYPE_COUNT];
     bool ops[REFERENCE_OPS];
+    bool norms;    /* all_reduce_rms_norm; `collective` is that of its sum */
+    size_t hidden; /* of all_reduce_rms_norm: the length of a row; 0: another collective */
+    enum tutti_quant quant;
     enum tutti_algo algo;
     int warmup;     /* operations; or BENCH_UNTIL_STEADY */
     int iterations; /* 0: chosen by rank 0, row by row */
@@ -108,6 +111,8 @@ const struct collective *bench_collective(const struct bench_config *config);
 /* Returns true if the ranks write into each other's symmetric recv: TUTTI_CALL_SYMMETRIC or
  * TUTTI_CALL_COPY_ENGINE. */
 bool bench_pushes(const struct bench_config *config);
+/* The name of what is measured. */
+const char *bench_name(const struct bench_config *config);
 /* Number of places to measure: 1 if there are no operands, or if they may not overlap. */
 int bench_places(const struct bench_config *config);
 /* The row's operation as text. NULL: it has none. */
@@ -150,7 +155,8 @@ struct bench_timing {
     double mean_us, p50_us, p99_us; /* on a GPU: of the slowest rank in each round */
     double own_us;                  /* this rank's mean; on a GPU its median */
     double host_us;                 /* of a call on the host, on a GPU without a graph; else 0 */
-    double rival_us[BENCH_RIVALS];  /* medians; 0: not measured */
+    double apart_us;               /* all_reduce_rms_norm's work in two calls, the median; else 0 */
+    double rival_us[BENCH_RIVALS]; /* medians; 0: not measured */
     double tuning_us[BENCH_TUNINGS];
     struct bench_beside beside;
     uint64_t wrong;

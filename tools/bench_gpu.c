@@ -17,7 +17,6 @@
 #include "stats.h"
 #include "tool.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 enum {
@@ -55,7 +54,6 @@ struct gpu_measure {
     size_t reach;              /* from one buffer to the other */
     size_t *counts;            /* on the device, with --device-counts */
     double *values;
-    unsigned long long meetings;
     /* The current place. */
     int batch;
     double each_us; /* of one operation, in the warm-up */
@@ -81,25 +79,6 @@ static bool synchronize(struct gpu_measure *measure)
         base->status = status;
     }
     return ok && !status;
-}
-
-/* All ranks meet on the host. The meeting runs no kernel, so it warms up neither our kernels nor a
- * rival's. */
-static bool meet(struct measure *base)
-{
-    struct bench_shared *shared = base->self->shared;
-    unsigned long long all = ++of(base)->meetings * (unsigned long long)base->config->ranks;
-    double deadline = clock_seconds() + base->config->wait_seconds;
-    atomic_fetch_add(&shared->arrivals, 1);
-    for (int polls = 0; atomic_load(&shared->arrivals) < all; polls++) {
-        if (polls % 1024 < 1000)
-            continue;
-        sched_yield();
-        if (clock_seconds() > deadline)
-            return measure_fail(base, TUTTI_ERR_TIMEOUT, "the other ranks did not come within %g s",
-                                base->config->wait_seconds);
-    }
-    return true;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -285,7 +264,7 @@ static bool check(struct gpu_measure *measure, int engine, uint64_t *wrong)
     operands->root = root_of(measure, out ? measure->batch - 1 : 0);
     if (out && !operands_spoil(operands))
         return false;
-    if (!meet(base) ||
+    if (!measure_meet(base) ||
         !(out ? launch(measure, engine) : enqueue(measure, engine, measure->streams[0], 0)))
         return false;
     return synchronize(measure) && operands_check_result(operands, wrong) &&
@@ -338,7 +317,7 @@ static bool time_round(struct gpu_measure *measure, int engine, double *us, doub
                          stream) ||
          !gpu_stream_synchronize(stream)))
         return false;
-    if (!meet(&measure->base) || !gpu_event_record(measure->begin, stream))
+    if (!measure_meet(&measure->base) || !gpu_event_record(measure->begin, stream))
         return false;
     double start = clock_seconds();
     bool ok = launch(measure, engine);
@@ -418,7 +397,7 @@ static bool enqueue_batches(struct gpu_measure *measure, int engine, int count)
 /* *us: of one product, or of one operation. */
 static bool mix_round(struct gpu_measure *measure, const struct mix *mix, double *us)
 {
-    bool ok = meet(&measure->base);
+    bool ok = measure_meet(&measure->base);
     if (mix->of_products)
         ok = ok && enqueue_batches(measure, mix->engine, mix->batches) &&
              enqueue_products(measure, mix->products);
@@ -445,10 +424,10 @@ static bool mix_time(struct gpu_measure *measure, const struct mix *mix, double 
         if (i > 0) /* the first one warms up */
             shared->samples[0][i - 1][measure->base.self->rank] = (float)us;
     }
-    if (!meet(&measure->base))
+    if (!measure_meet(&measure->base))
         return false;
     *median_us = stats_of_series(measure, 0, LEAST_ROUNDS, true).p50;
-    return meet(&measure->base);
+    return measure_meet(&measure->base);
 }
 
 /* A whole number of times, which rank 0 decides, that `each_us` fits into `us`, and one more. */
@@ -505,10 +484,10 @@ static bool time_rounds(struct measure *base, struct bench_timing *timing, int *
             if (engine == LIBRARY)
                 shared->samples[HOST_TIME][i][rank] = (float)host_us;
         }
-    if (!meet(base))
+    if (!measure_meet(base))
         return false;
     summarize(measure, *rounds, timing);
-    return meet(base) && (!measure->product || time_beside(measure, timing));
+    return measure_meet(base) && (!measure->product || time_beside(measure, timing));
 }
 
 /* First calls each engine once outside a graph, for rivals with a late set-up. Then captures and
@@ -523,8 +502,8 @@ static bool warm_up(struct measure *base)
     for (int engine = 0; engine < ENGINES; engine++) {
         if (!takes_part(measure, engine))
             continue;
-        if (!meet(base) || !enqueue(measure, engine, measure->streams[0], 0) ||
-            !synchronize(measure) || !meet(base))
+        if (!measure_meet(base) || !enqueue(measure, engine, measure->streams[0], 0) ||
+            !synchronize(measure) || !measure_meet(base))
             return false;
         if (base->config->graph && !capture(measure, engine))
             return false;
@@ -695,7 +674,7 @@ const struct bench_engine bench_gpu = {
     .device = TUTTI_DEVICE_CUDA,
     .open = open_device,
     .allocate = allocate,
-    .meet = meet,
+    .meet = measure_meet,
     .begin = begin_row,
     .warm_up = warm_up,
     .check = check_all,

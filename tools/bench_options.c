@@ -42,12 +42,16 @@ enum {
     OPTION_COUNTS,
     OPTION_SECONDS,
     OPTION_BOTH,
+    OPTION_ROW,
+    OPTION_TOKENS,
+    OPTION_QUANT,
 };
 
 /* The collectives of collective.h. */
 #define COLLECTIVE_NAMES                                                                           \
     " all_reduce, barrier, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "    \
-    "scatter, send_recv, all_gather_v, reduce_scatter_v, all_to_all_v, gather_v, scatter_v"
+    "scatter, send_recv, all_gather_v, reduce_scatter_v, all_to_all_v, gather_v, scatter_v, "      \
+    "all_reduce_rms_norm"
 
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "What is measured:", 1},
@@ -69,6 +73,15 @@ static const struct argp_option options[] = {
      "One of" COLLECTIVE_NAMES " (default all_reduce); a barrier has no sizes, types, operations, "
      "buffers or check; send_recv is to the next rank, from the one before; the blocks of those "
      "with _v have one length",
+     0},
+    {"hidden", OPTION_ROW, "N", 0,
+     "Of all_reduce_rms_norm: the elements of a row, a multiple of 8 up to 16384 (default 4096)",
+     0},
+    {"tokens", OPTION_TOKENS, "COUNTS", 0,
+     "Of all_reduce_rms_norm: the rows, joined by commas (default 1,8,32,64,128,512)", 0},
+    {"quant", OPTION_QUANT, "NAME", 0,
+     "Of all_reduce_rms_norm: the quantised output: none (default), fp8_tensor, fp8_token, "
+     "fp8_group, fp8_group_ue8m0 or int8_token",
      0},
     {"algo", OPTION_ALGO, "NAME", 0,
      "none (default), which leaves the choice to the library, one_shot, two_shot or "
@@ -225,17 +238,32 @@ static void ops_argument(struct argp_state *state, char *text, bool *chosen)
     }
 }
 
-static void counts_argument(struct argp_state *state, char *text, struct bench_config *config)
+static void counts_argument(struct argp_state *state, const char *option, char *text,
+                            struct bench_config *config)
 {
     char *rest = NULL;
     config->count_count = 0;
     for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
         if (config->count_count == BENCH_COUNTS)
-            argp_error(state, "--counts: more than %d numbers", BENCH_COUNTS);
-        config->counts[config->count_count++] = size_argument(state, "--counts", word);
+            argp_error(state, "%s: more than %d numbers", option, BENCH_COUNTS);
+        config->counts[config->count_count++] = size_argument(state, option, word);
     }
     if (!config->count_count)
-        argp_error(state, "--counts: a number is missing");
+        argp_error(state, "%s: a number is missing", option);
+}
+
+static void quant_argument(struct argp_state *state, const char *text, struct bench_config *config)
+{
+    int quant = TUTTI_QUANT_NONE;
+    while (quant <= TUTTI_QUANT_INT8_TOKEN &&
+           strcmp(text, tutti_quant_name((enum tutti_quant)quant)) != 0)
+        quant++;
+    if (quant > TUTTI_QUANT_INT8_TOKEN)
+        argp_error(state,
+                   "--quant: '%s' is unknown: give none, fp8_tensor, fp8_token, fp8_group, "
+                   "fp8_group_ue8m0 or int8_token",
+                   text);
+    config->quant = (enum tutti_quant)quant;
 }
 
 static void vs_argument(struct argp_state *state, char *text, struct bench_config *config)
@@ -321,13 +349,24 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
                        "hybrid_cube_mesh, or for GPUs ring or host_staged",
                        text);
         return 0;
+    case OPTION_ROW:
+        config->hidden =
+            (size_t)integer_argument(state, "--hidden", text, 8, TUTTI_NORM_HIDDEN_MAX);
+        return 0;
+    case OPTION_TOKENS:
+        counts_argument(state, "--tokens", text, config);
+        return 0;
+    case OPTION_QUANT:
+        quant_argument(state, text, config);
+        return 0;
     case OPTION_COLLECTIVE:
-        if (!parse_collective(text, &config->collective))
+        config->norms = strcmp(text, "all_reduce_rms_norm") == 0;
+        if (!config->norms && !parse_collective(text, &config->collective))
             argp_error(state, "--collective: '%s' is no collective: give one of" COLLECTIVE_NAMES,
                        text);
         return 0;
     case OPTION_COUNTS:
-        counts_argument(state, text, config);
+        counts_argument(state, "--counts", text, config);
         return 0;
     case OPTION_TIMEOUT:
         config->timeout_ms = 1000 * (int64_t)integer_argument(state, "--timeout", text, 1, 86400);
@@ -456,24 +495,24 @@ static void check_device(struct argp_state *state, const struct bench_config *co
 /* Options that not every measurement accepts. They need a collective with data, with a reduction or
  * with a choice of algorithms. A comparison with other libraries measures float32, with sum, in
  * place, and chooses the length of blocks itself. */
-enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8 };
+enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8, NORM = 16, NO_NORM = 32 };
 static const struct {
     int key;
     const char *name;
     unsigned refused; /* the measurements that refuse it */
 } limited_options[] = {
-    {'b', "-b", NO_DATA},
-    {'e', "-e", NO_DATA},
-    {'f', "-f", NO_DATA},
-    {'i', "-i", NO_DATA},
-    {OPTION_COUNTS, "--counts", NO_DATA},
+    {'b', "-b", NO_DATA | NORM},
+    {'e', "-e", NO_DATA | NORM},
+    {'f', "-f", NO_DATA | NORM},
+    {'i', "-i", NO_DATA | NORM},
+    {OPTION_COUNTS, "--counts", NO_DATA | NORM},
     {'d', "-d", NO_DATA | VS},
-    {'o', "-o", NO_OP | VS},
-    {OPTION_COLD, "--cold", NO_DATA | VS},
-    {OPTION_SYMMETRIC, "--symmetric", NO_DATA | VS},
-    {OPTION_DEVICE_COUNTS, "--device-counts", VS},
+    {'o', "-o", NO_OP | VS | NORM},
+    {OPTION_COLD, "--cold", NO_DATA | VS | NORM},
+    {OPTION_SYMMETRIC, "--symmetric", NO_DATA | VS | NORM},
+    {OPTION_DEVICE_COUNTS, "--device-counts", VS | NORM},
     {'c', "-c", NO_DATA | VS},
-    {OPTION_VS, "--vs", NO_DATA},
+    {OPTION_VS, "--vs", NO_DATA | NORM},
     {OPTION_ALGO, "--algo", NO_CHOICE | VS}, /* a barrier of GPU ranks takes it */
     {'w', "-w", VS},
     {OPTION_ITERS, "--iters", VS},
@@ -481,6 +520,12 @@ static const struct {
     {'t', "-t", VS},
     {OPTION_RANKS_AS, "--ranks-as", VS},
     {OPTION_TIMEOUT, "--timeout", VS},
+    {OPTION_STREAMS, "--streams", NORM},
+    {OPTION_BESIDE, "--beside", NORM},
+    {OPTION_STYLE, "--style", NORM},
+    {OPTION_ROW, "--hidden", NO_NORM},
+    {OPTION_TOKENS, "--tokens", NO_NORM},
+    {OPTION_QUANT, "--quant", NO_NORM},
 };
 enum { LIMITED_OPTIONS = sizeof limited_options / sizeof *limited_options };
 
@@ -524,6 +569,37 @@ static void check_collective(struct argp_state *state)
         config->check = false;
 }
 
+/* Completes what --collective all_reduce_rms_norm asks for: rows of whole tokens. */
+static void check_norm(struct argp_state *state)
+{
+    static const size_t usual[] = {1, 8, 32, 64, 128, 512};
+    struct bench_config *config = state->input;
+    if (!config->norms) {
+        refuse_options(state, NO_NORM, "only --collective all_reduce_rms_norm has rows of tokens");
+        return;
+    }
+    refuse_options(state, NORM, "--collective all_reduce_rms_norm: --hidden and --tokens say all");
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        if (config->dtypes[dtype] && dtype != TUTTI_FLOAT32 && dtype != TUTTI_FLOAT16 &&
+            dtype != TUTTI_BFLOAT16)
+            argp_error(state, "-d: all_reduce_rms_norm has float32, float16 and bfloat16");
+    config->hidden = config->hidden ? config->hidden : 4096;
+    if (!config->count_count) {
+        memcpy(config->counts, usual, sizeof usual);
+        config->count_count = sizeof usual / sizeof *usual;
+    }
+    for (int i = 0; i < config->count_count; i++)
+        config->counts[i] *= config->hidden;
+    if (config->hidden % 8 ||
+        (config->quant >= TUTTI_QUANT_FP8_GROUP && config->quant < TUTTI_QUANT_INT8_TOKEN &&
+         config->hidden % TUTTI_NORM_GROUP))
+        argp_error(state, "--hidden %zu: give a multiple of %d", config->hidden,
+                   config->hidden % 8 ? 8 : TUTTI_NORM_GROUP);
+    if (config->ranks > BENCH_GPU_RANKS)
+        argp_error(state, "-n %d: all_reduce_rms_norm is measured with up to %d ranks",
+                   config->ranks, BENCH_GPU_RANKS);
+}
+
 /* Whether one of the given operations exists for one of the given data types. */
 static bool any_defined(const struct bench_config *config)
 {
@@ -541,6 +617,7 @@ static void check_together(struct argp_state *state)
     count_threads_and_gpus(state, config);
     if (config->json_path && config->csv_path && strcmp(config->json_path, config->csv_path) == 0)
         argp_error(state, "--json and --csv: both write '%s'", config->csv_path);
+    check_norm(state);
     check_collective(state);
     check_device(state, config);
     if (config->vs_libraries)

@@ -4,6 +4,7 @@
 #include "library.h"
 #include "tool.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,6 +100,24 @@ bool measure_agree(struct measure *measure, int *value)
     return measure->engine->meet(measure);
 }
 
+bool measure_meet(struct measure *measure)
+{
+    struct bench_shared *shared = measure->self->shared;
+    const struct bench_config *config = measure->config;
+    unsigned long long all = ++measure->meetings * (unsigned long long)config->ranks;
+    double deadline = clock_seconds() + config->wait_seconds;
+    atomic_fetch_add(&shared->arrivals, 1);
+    for (int polls = 0; atomic_load(&shared->arrivals) < all; polls++) {
+        if (polls % 1024 < 1000)
+            continue;
+        sched_yield();
+        if (clock_seconds() > deadline)
+            return measure_fail(measure, TUTTI_ERR_TIMEOUT,
+                                "the other ranks did not come within %g s", config->wait_seconds);
+    }
+    return true;
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static bool run_place(struct measure *measure, int index, struct bench_record *record)
@@ -185,8 +204,11 @@ static void release(struct measure *measure)
 
 bool bench_rank_run(const struct bench_rank *self)
 {
-    const struct bench_engine *engine =
-        self->config->device == TUTTI_DEVICE_CUDA ? &bench_gpu : &bench_cpu;
+    const bool cuda = self->config->device == TUTTI_DEVICE_CUDA;
+    const struct bench_engine *engine = self->config->norms
+                                            ? cuda ? &bench_norm_gpu : &bench_norm_cpu
+                                        : cuda ? &bench_gpu
+                                               : &bench_cpu;
     struct measure *measure = calloc(1, engine->bytes);
     struct bench_record ready = {.kind = BENCH_READY, .rank = self->rank, .pid = (int)getpid()};
     int row = -1;

@@ -54,17 +54,21 @@ struct measure {
     } counts;
     struct tutti_call_options options; /* of the row's operations */
     struct operands operands;          /* the engine sets the buffers */
+    unsigned long long meetings;       /* of measure_meet() */
     enum tutti_status status;          /* the first failure */
     char message[sizeof((struct bench_record *)0)->message];
 };
 
-extern const struct bench_engine bench_cpu, bench_gpu;
+extern const struct bench_engine bench_cpu, bench_gpu, bench_norm_cpu, bench_norm_gpu;
 
 /* Keeps the first failure. Returns false. */
 bool measure_fail(struct measure *measure, enum tutti_status status, const char *format, ...)
     TUTTI_PRINTF(3, 4);
 /* Returns whether the status is TUTTI_OK; else the failure is the library's last error. */
 bool measure_status(struct measure *measure, enum tutti_status status);
+/* All ranks meet on the host. The meeting runs no kernel, so it warms up neither our kernels nor a
+ * rival's. */
+bool measure_meet(struct measure *measure);
 /* Creates a communicator of the engine's device. */
 bool measure_comm(struct measure *measure, const char *name, tutti_comm_t **comm);
 /* The operation of the current row. */

@@ -65,6 +65,16 @@ static void add_gpu(json_t *object, const struct bench_config *config,
                         timing->host_us > 0 ? json_real(timing->host_us) : json_null());
 }
 
+/* Adds the members that only a row of all_reduce_rms_norm has. */
+static void add_norm(json_t *object, const struct bench_config *config, const struct bench_row *row,
+                     const struct bench_timing *timing)
+{
+    json_object_set_new(object, "hidden", json_integer((json_int_t)config->hidden));
+    json_object_set_new(object, "tokens", json_integer((json_int_t)(row->count / config->hidden)));
+    json_object_set_new(object, "quant", json_string(tutti_quant_name(config->quant)));
+    json_object_set_new(object, "apart_us", json_real(timing->apart_us));
+}
+
 static bool append_row(struct bench_report *report, const struct bench_result *result,
                        enum bench_place place)
 {
@@ -76,7 +86,7 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     json_t *object = json_pack(
         "{s:s, s:s?, s:s?, s:i, s:I, s:s, s:s?, s:f, s:o, s:o, s:f, s:f, s:f, s:b, s:b, s:b, "
         "s:b, s:i, s:f, s:f, s:f}",
-        "collective", collective_name(config->collective), "dtype",
+        "collective", bench_name(config), "dtype",
         collective->data ? tutti_dtype_name(row->dtype) : NULL, "op", bench_op_name(config, row),
         "ranks", config->ranks, "bytes", (json_int_t)row->bytes, "placement", result->placement,
         "algo",
@@ -94,6 +104,8 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
                             config->check && collective->data
                                 ? json_integer((json_int_t)timing->wrong)
                                 : json_null());
+    if (object && config->norms)
+        add_norm(object, config, row, timing);
     if (object && config->count_bits)
         json_object_set_new(object, "device_counts",
                             json_string(config->count_bits == 32 ? "int32" : "int64"));

@@ -112,6 +112,12 @@ const struct collective *bench_collective(const struct bench_config *config)
     return &collectives[config->collective];
 }
 
+const char *bench_name(const struct bench_config *config)
+{
+    return config->norms ? tutti_collective_name(TUTTI_COLLECTIVE_ALL_REDUCE_RMS_NORM)
+                         : collective_name(config->collective);
+}
+
 bool bench_pushes(const struct bench_config *config)
 {
     const struct collective *collective = bench_collective(config);
@@ -126,7 +132,7 @@ int bench_places(const struct bench_config *config)
     /* No block is moved within a buffer that peers write to. A scatter in place would have another
      * recv on each rank. */
     const bool apart = collective->apart || (bench_pushes(config) && collective->send_all);
-    return collective->data && !apart ? BENCH_PLACES : 1;
+    return collective->data && !apart && !config->norms ? BENCH_PLACES : 1;
 }
 
 const char *bench_op_name(const struct bench_config *config, const struct bench_row *row)

@@ -17,6 +17,7 @@
     X(P99, "p99", "(us)", 8)                                                                       \
     X(ALGBW, "algbw", "(GB/s)", 7)                                                                 \
     X(BUSBW, "busbw", "(GB/s)", 7)                                                                 \
+    X(APART, "apart", "(us)", 8)                                                                   \
     X(WRONG, "#wrong", "", 6)                                                                      \
     X(HOST, "host", "(us)", 8)                                                                     \
     X(RIVAL, "nccl", "(us)", 8)                                                                    \
@@ -50,7 +51,7 @@ bool bench_is_gpu(const struct bench_config *config)
 /* Whether each place has a row. */
 static bool is_long(const struct bench_config *config)
 {
-    return config->long_rows || config->vs_nccl || config->beside;
+    return config->long_rows || config->vs_nccl || config->beside || config->norms;
 }
 
 static bool is_shown(const struct bench_config *config, enum cell cell)
@@ -65,11 +66,15 @@ static bool is_shown(const struct bench_config *config, enum cell cell)
     case P50:
         return details && !bench_is_gpu(config); /* the time is the GPU's */
     case HOST:
-        return is_long(config) && bench_is_gpu(config) && !config->graph && !config->beside;
+        return is_long(config) && bench_is_gpu(config) && !config->graph && !config->beside &&
+               !config->norms;
     case RIVAL:
     case RIVAL_SYMMETRIC:
-    case RATIO:
         return config->vs_nccl;
+    case RATIO:
+        return config->vs_nccl || config->norms;
+    case APART:
+        return config->norms;
     case PRODUCT:
     case PRODUCT_BESIDE:
     case TIME_BESIDE:
@@ -91,7 +96,13 @@ static bool is_shown(const struct bench_config *config, enum cell cell)
 static void print_sizes(const struct bench_config *config)
 {
     for (int i = 0; i < config->count_count; i++)
-        printf("%s%zu", i ? "," : " counts ", config->counts[i]);
+        printf("%s%zu",
+               i               ? ","
+               : config->norms ? " tokens "
+                               : " counts ",
+               config->counts[i] / (config->norms ? config->hidden : 1));
+    if (config->norms)
+        printf(" hidden %zu quant %s", config->hidden, tutti_quant_name(config->quant));
     if (config->count_count)
         return;
     printf(" minBytes %zu maxBytes %zu step: ", config->min_bytes, config->max_bytes);
@@ -105,8 +116,8 @@ static void print_parameters(const struct bench_config *config)
 {
     char isa[32] = "";
     (void)tutti_info("isa", isa, sizeof isa);
-    printf("# tutti %s %s, isa %s, commit %s\n", tutti_version_string(),
-           collective_name(config->collective), isa, TOOL_COMMIT);
+    printf("# tutti %s %s, isa %s, commit %s\n", tutti_version_string(), bench_name(config), isa,
+           TOOL_COMMIT);
     printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
     if (bench_collective(config)->data)
         print_sizes(config);
@@ -182,11 +193,17 @@ static void print_columns(const struct bench_config *config)
     if (!is_long(config))
         printf("# %49s %31s %31s\n", "", "out-of-place", "in-place");
     for (int line = 0; line < 2; line++) {
-        printf("#%10s %11s %11s %10s %4s", line ? "(B)" : "size", line ? "(elements)" : "count",
-               line ? "" : "type", line ? "" : "redop",
-               line              ? ""
-               : is_long(config) ? "into"
-                                 : "root");
+        printf("#%10s %11s %11s %10s %4s", line ? "(B)" : "size",
+               line            ? config->norms ? "" : "(elements)"
+               : config->norms ? "tokens"
+                               : "count",
+               line ? "" : "type",
+               line            ? ""
+               : config->norms ? "hidden"
+                               : "redop",
+               line || config->norms ? ""
+               : is_long(config)     ? "into"
+                                     : "root");
         for (int i = 0; i < rows; i++)
             print_titles(config, line == 1);
         printf("\n");
@@ -231,6 +248,8 @@ double bench_ratio(const struct bench_timing *timing)
     for (int rival = 0; rival < BENCH_RIVALS; rival++)
         if (timing->rival_us[rival] > 0 && (best <= 0 || timing->rival_us[rival] < best))
             best = timing->rival_us[rival];
+    if (timing->apart_us > 0)
+        best = timing->apart_us;
     return best > 0 ? timing->p50_us / best : 0;
 }
 
@@ -269,6 +288,8 @@ static double value_of(const struct bench_config *config, const struct bench_res
         return bench_busbw(config, result->row, timing);
     case HOST:
         return timing->host_us;
+    case APART:
+        return timing->apart_us;
     case RIVAL:
         return timing->rival_us[BENCH_NCCL];
     case RIVAL_SYMMETRIC:
@@ -321,6 +342,11 @@ static void print_subject(const struct bench_config *config, const struct bench_
                           const char *last)
 {
     const char *op = bench_op_name(config, row);
+    if (config->norms) {
+        printf("%11zu %11zu %11s %10zu %4s", row->bytes, row->count / config->hidden,
+               tutti_dtype_name(row->dtype), config->hidden, "");
+        return;
+    }
     printf("%11zu %11zu %11s %10s %4s", row->bytes, row->count,
            bench_collective(config)->data ? tutti_dtype_name(row->dtype) : "-", op ? op : "-",
            last);
