@@ -513,6 +513,173 @@ static int agree(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* ---- what is refused, and ranks that disagree ------------------------------------------------ */
+
+/* A call of [2, 256] whose operands lie in `memory`. */
+static struct tutti_rms_norm plain(unsigned char *memory)
+{
+    enum { BYTES = 2 * 256 * 2 };
+    return (struct tutti_rms_norm){
+        .struct_size = sizeof(struct tutti_rms_norm),
+        .tokens = 2,
+        .hidden = 256,
+        .dtype = TUTTI_BFLOAT16,
+        .input = memory,
+        .residual_in = memory + BYTES,
+        .residual_out = memory + 2 * BYTES,
+        .weight = memory + 3 * BYTES,
+        .weight_dtype = TUTTI_BFLOAT16,
+        .norm_out = memory + 4 * BYTES,
+        .quant_out = memory + 5 * BYTES,
+        .scales = memory + 6 * BYTES,
+    };
+}
+
+static bool is_refused(tutti_comm_t *comm, const struct tutti_rms_norm *norm, const char *text)
+{
+    if (device_all_reduce_rms_norm(norm, comm, TUTTI_STREAM_DEFAULT, NULL) == TUTTI_ERR_INVALID &&
+        strstr(tutti_last_error(), text))
+        return true;
+    fprintf(stderr, "expected '%s': %s\n", text, tutti_last_error());
+    return false;
+}
+
+#define REFUSED(text, ...)                                                                         \
+    do {                                                                                           \
+        struct tutti_rms_norm norm = plain(memory);                                                \
+        __VA_ARGS__;                                                                               \
+        RANKS_CHECK(is_refused(comm, &norm, text));                                                \
+    } while (0)
+
+static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static unsigned char host[8][DEVICE_BYTES / 64] __attribute__((aligned(16)));
+    unsigned char *memory = host[rank % 8];
+    tutti_comm_t *comm;
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    if (device_is_cuda())
+        RANKS_CHECK((memory = gpu_alloc(DEVICE_BYTES / 64)) != NULL);
+    REFUSED("struct_size", norm.struct_size = 0);
+    REFUSED("dtype float64: expected", norm.dtype = TUTTI_FLOAT64);
+    REFUSED("weight_dtype int8: expected", norm.weight_dtype = TUTTI_INT8);
+    REFUSED("hidden 12: expected a multiple of 8", norm.hidden = 12);
+    REFUSED("hidden 0: expected", norm.hidden = 0);
+    REFUSED("hidden 16392: expected", norm.hidden = 16392);
+    REFUSED("tokens ", norm.tokens = SIZE_MAX / 256);
+    REFUSED("epsilon", norm.epsilon = -1);
+    REFUSED("epsilon", norm.epsilon = NAN);
+    REFUSED("quant 6: expected", norm.quant = (enum tutti_quant)6);
+    REFUSED("there is no output", norm.norm_out = NULL);
+    REFUSED("a multiple of 128", norm.hidden = 136; norm.quant = TUTTI_QUANT_FP8_GROUP);
+    REFUSED("scale_group_stride 0: expected", norm.scale_token_stride = 2;
+            norm.quant = TUTTI_QUANT_FP8_GROUP);
+    REFUSED("input is NULL", norm.input = NULL);
+    REFUSED("weight is NULL", norm.weight = NULL);
+    REFUSED("residual_out is NULL", norm.residual_out = NULL);
+    REFUSED("quant_out is NULL", norm.quant = TUTTI_QUANT_FP8_TOKEN; norm.quant_out = NULL);
+    REFUSED("scales is NULL", norm.quant = TUTTI_QUANT_FP8_TENSOR; norm.scales = NULL);
+    REFUSED("multiple of 16", norm.input = memory + 8);
+    REFUSED("multiple of 4", norm.quant = TUTTI_QUANT_FP8_TOKEN;
+            norm.scales = (char *)norm.scales + 2);
+    REFUSED("residual_out and residual_in overlap",
+            norm.residual_out = (char *)(uintptr_t)norm.residual_in + 16);
+    REFUSED("norm_out and residual_in overlap",
+            norm.norm_out = (char *)(uintptr_t)norm.residual_in);
+    REFUSED("residual_out and norm_out overlap", norm.norm_out = norm.residual_out);
+    REFUSED("quant_out and weight overlap", norm.quant = TUTTI_QUANT_FP8_TOKEN;
+            norm.quant_out = (char *)(uintptr_t)norm.weight);
+    REFUSED("scales and input overlap", norm.quant = TUTTI_QUANT_INT8_TOKEN;
+            norm.scales = (char *)(uintptr_t)norm.input);
+    RANKS_CHECK(tutti_all_reduce_rms_norm(NULL, comm, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_INVALID);
+    RANKS_CHECK(tutti_group_start() == TUTTI_OK);
+    REFUSED("cannot be one of a group", (void)0);
+    RANKS_CHECK(tutti_group_end() == TUTTI_ERR_INVALID);
+    struct tutti_rms_norm norm = plain(memory); /* the communicator works */
+    RANKS_CHECK(device_all_reduce_rms_norm(&norm, comm, TUTTI_STREAM_DEFAULT, NULL) == TUTTI_OK);
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    tutti_comm_destroy(comm);
+    if (device_is_cuda())
+        gpu_free(memory);
+    return 0;
+}
+
+/* The last rank makes another call. Where the lines of both are as many, the next operation
+ * notices. */
+static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    enum { WAYS = 7 };
+    static unsigned char host[8][DEVICE_BYTES / 64] __attribute__((aligned(16)));
+    unsigned char *memory = host[rank % 8];
+    if (device_is_cuda())
+        RANKS_CHECK(device_bind(rank) && (memory = gpu_alloc(DEVICE_BYTES / 64)) != NULL);
+    for (int way = 0; way < WAYS && ranks->size > 1; way++) {
+        tutti_comm_t *comm;
+        enum tutti_status status = TUTTI_OK;
+        struct tutti_rms_norm norm = plain(memory);
+        char name[16];
+        snprintf(name, sizeof name, "way-%d", way);
+        const struct tutti_comm_options options = {.struct_size = sizeof options, .name = name};
+        RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+        const bool differs = rank == ranks->size - 1;
+        if (differs && way == 0)
+            norm.hidden = 512, norm.tokens = 1;
+        if (differs && way == 1)
+            norm.epsilon = 1e-6f;
+        if (differs && way == 2)
+            norm.residual_in = NULL;
+        if (differs && way == 3)
+            norm.weight_dtype = TUTTI_FLOAT16;
+        if (differs && way == 4)
+            norm.quant = TUTTI_QUANT_INT8_TOKEN;
+        if (differs && way == 5)
+            norm.tokens = 1;
+        if (differs && way == 6)
+            status = device_all_reduce(memory, memory, 512, TUTTI_BFLOAT16, TUTTI_SUM, comm,
+                                       TUTTI_STREAM_DEFAULT, NULL);
+        else
+            status = device_all_reduce_rms_norm(&norm, comm, TUTTI_STREAM_DEFAULT, NULL);
+        if (status == TUTTI_OK)
+            status = tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+        if (status != TUTTI_ERR_MISMATCH)
+            fprintf(stderr, "way %d: %s: %s\n", way, tutti_status_name(status), tutti_last_error());
+        RANKS_CHECK(status == TUTTI_ERR_MISMATCH);
+        RANKS_CHECK(strstr(tutti_last_error(), "all_reduce_rms_norm"));
+        tutti_comm_destroy(comm);
+    }
+    if (device_is_cuda())
+        gpu_free(memory);
+    return 0;
+}
+
+/* The last rank does not come: the others' time-out ends the call, and its buffers are theirs. */
+static int late(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static unsigned char host[8][DEVICE_BYTES / 64] __attribute__((aligned(16)));
+    const struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = 200};
+    unsigned char *memory = host[rank % 8];
+    tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
+    tutti_comm_t *comm;
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    if (device_is_cuda())
+        RANKS_CHECK((memory = gpu_alloc(DEVICE_BYTES / 64)) != NULL && gpu_stream_create(&stream));
+    if (rank < ranks->size - 1) {
+        const struct tutti_rms_norm norm = plain(memory);
+        enum tutti_status status = device_all_reduce_rms_norm(&norm, comm, stream, &options);
+        if (status == TUTTI_OK && device_is_cuda() && gpu_stream_synchronize(stream))
+            status = tutti_comm_status(comm, NULL);
+        RANKS_CHECK(status == TUTTI_ERR_TIMEOUT);
+        ranks_raise(ranks, 0);
+    } else {
+        RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size - 1));
+    }
+    tutti_comm_destroy(comm);
+    if (device_is_cuda()) {
+        gpu_stream_destroy(stream);
+        gpu_free(memory);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
@@ -523,7 +690,11 @@ int main(int argc, char **argv)
         return skip;
     programmatic = argc > 3 && strcmp(argv[3], "programmatic") == 0;
     struct ranks *ranks = ranks_create(size, strcmp(argv[1], "threads") == 0 ? 0 : size, 0);
-    const int failures = ranks_run(ranks, agree);
+    int failures = ranks_run(ranks, agree);
+    if (!programmatic)
+        failures += ranks_run(ranks, refuse) + ranks_run(ranks, disagree);
+    if (!programmatic && size > 1 && !device_is_shared())
+        failures += ranks_run(ranks, late);
     ranks_destroy(ranks);
     return failures ? 1 : 0;
 }
