@@ -53,12 +53,14 @@ NUMERIC_FN uint32_t rms_magnitude(float y)
     return y != y ? UINT32_C(0x7fc00000) : bits;
 }
 
-/* The scale for the largest magnitude. `limit`: the largest value of the quantised type. */
+/* The scale for the largest magnitude. `limit`: the largest value of the quantised type. Integers
+ * are compared: a GPU's max.f32 would have other bits for a NaN. */
 NUMERIC_FN float rms_scale(uint32_t magnitude, float limit)
 {
-    const float least = 1.17549435e-38f; /* 2^-126 */
-    const float scale = numeric_f32_store(numeric_f32_from_bits(magnitude) / limit);
-    return magnitude == 0 ? 1.0f : scale < least ? least : scale;
+    const uint32_t least = UINT32_C(1) << 23, most = UINT32_C(0xff) << 23; /* 2^-126, infinity */
+    const uint32_t bits = numeric_f32_bits(numeric_f32_from_bits(magnitude) / limit);
+    const uint32_t scale = bits > most ? UINT32_C(0x7fc00000) : bits < least ? least : bits;
+    return magnitude == 0 ? 1.0f : numeric_f32_from_bits(scale);
 }
 
 /* The exponent, plus 127, of the least power of two that is not below the scale; 255 for infinity
