@@ -114,7 +114,7 @@ def is_capturing():
 
 
 def empty(shape, dtype=torch.float32):
-    count = max(1, torch.Size(shape).numel() * dtype.itemsize)
+    count = max(1, torch.Size(shape).numel()) * dtype.itemsize
     at = ctypes.c_uint64()
     call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(count))
     memory = (ctypes.c_char * count).from_address(at.value)
