@@ -4,6 +4,7 @@
 from case import CASES
 
 import collectives  # adds its cases
+import engines
 import programs
 
-__all__ = ["CASES", "collectives", "programs"]
+__all__ = ["CASES", "collectives", "engines", "programs"]
