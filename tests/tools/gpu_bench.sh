@@ -30,7 +30,9 @@ done
 out '^send_recv, 2 ranks, bfloat16, a graph, microseconds$'
 out 'wrong elements: 0$'
 status 1 env CUDA_VISIBLE_DEVICES=0,1 scripts/gpu-bench --torch --quick
-out '^gpu-bench: train: no time left, or no PyTorch$'
+for name in decode decode-nccl generate train; do
+    out "^gpu-bench: $name: no time left, or no PyTorch$"
+done
 status 64 scripts/gpu-bench --collective
 err 'usage: scripts/gpu-bench'
 
