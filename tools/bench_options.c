@@ -276,6 +276,26 @@ static void vs_argument(struct argp_state *state, char *text, struct bench_confi
                    vs_names());
 }
 
+/* Options of all_reduce_rms_norm. */
+static error_t parse_norm_option(int key, char *text, struct argp_state *state)
+{
+    struct bench_config *config = state->input;
+    switch (key) {
+    case OPTION_ROW:
+        config->hidden =
+            (size_t)integer_argument(state, "--hidden", text, 8, TUTTI_NORM_HIDDEN_MAX);
+        return 0;
+    case OPTION_TOKENS:
+        counts_argument(state, "--tokens", text, config);
+        return 0;
+    case OPTION_QUANT:
+        quant_argument(state, text, config);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
 {
     struct bench_config *config = state->input;
@@ -323,7 +343,7 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
         config->streams = integer_argument(state, "--streams", text, 1, BENCH_STREAMS);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_norm_option(key, text, state);
     }
 }
 
@@ -348,16 +368,6 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
                        "--algo: '%s' is no algorithm: give none, one_shot, two_shot, "
                        "hybrid_cube_mesh, or for GPUs ring or host_staged",
                        text);
-        return 0;
-    case OPTION_ROW:
-        config->hidden =
-            (size_t)integer_argument(state, "--hidden", text, 8, TUTTI_NORM_HIDDEN_MAX);
-        return 0;
-    case OPTION_TOKENS:
-        counts_argument(state, "--tokens", text, config);
-        return 0;
-    case OPTION_QUANT:
-        quant_argument(state, text, config);
         return 0;
     case OPTION_COLLECTIVE:
         config->norms = strcmp(text, "all_reduce_rms_norm") == 0;

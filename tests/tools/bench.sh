@@ -168,6 +168,18 @@ for flag in all_gather_v:--device-counts reduce_scatter_v:--device-counts=int32 
     out " counts: ${type/*counts/int64}, read by the operation caches: hot buffers: ordinary$"
     grep -q "\"device_counts\": \"${type/*counts/int64}\"" "$work/v.json" || complain "device_counts of $flag"
 done
+# Rows of a norm, beside the same work apart.
+norms() { # ROWS
+    [[ $(grep -vc '^#' "$work/out") == "$1" ]] || { complain "not $1 rows"; cat "$work/out"; }
+    awk '!/^#/ && !(NF == 10 && $5 > 0 && $8 > 0 && $9 == 0 && $10 > 0) { exit 1 }' "$work/out" || { complain "a norm is wrong"; cat "$work/out"; }
+    narrow
+}
+for quant in none fp8_tensor fp8_token fp8_group fp8_group_ue8m0 int8_token; do
+    status 0 "$tutti" bench -n 3 --collective all_reduce_rms_norm --hidden 640 --tokens 0,1,7 --quant $quant -d bfloat16 "${quick[@]}" --json "$work/norm.json"
+    norms 3
+    out "tokens 0,1,7 hidden 640 quant $quant "
+    grep -q '"apart_us"' "$work/norm.json" && grep -q '"collective": "all_reduce_rms_norm"' "$work/norm.json" || complain "JSON of a norm"
+done
 status 0 "$tutti" bench -n 1 --collective send_recv -b 8 -e 8 "${quick[@]}" --long
 out '^# tutti .* send_recv, '
 out '^ +8 +2 +float32 +- +out '
@@ -244,6 +256,11 @@ refused() {
     err "$pattern"
 }
 refused "-b: '3Q'.*such as 64M" -b 3Q
+refused 'only --collective all_reduce_rms_norm .*leave out --hidden, --quant' --hidden 64 --quant none
+refused 'leave out -b, -o' --collective all_reduce_rms_norm -b 64 -o max
+refused "-d: all_reduce_rms_norm has float32" --collective all_reduce_rms_norm -d int8
+refused "--hidden 136: give a multiple of 128" --collective all_reduce_rms_norm --hidden 136 --quant fp8_group
+refused "--quant: 'fp4'" --collective all_reduce_rms_norm --quant fp4
 refused "-e: '-1'" -e -1
 refused '-b 64 .*-e 8' -b 64 -e 8
 refused "-n: '0'.*1 to 64" -n 0

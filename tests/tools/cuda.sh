@@ -87,6 +87,8 @@ for flag in all_gather_v:--device-counts reduce_scatter_v:--device-counts=int32 
     rows 6 13
     out ' counts: int(32|64), read by the operation device: cuda graph: 5'
 done
+status 0 "$tutti" bench --device cuda --iters 2 -w 1 -n 2 --graph=2 --pdl --collective all_reduce_rms_norm --hidden 640 --tokens 1,3 --quant fp8_group -d bfloat16
+rows 2 10
 status 0 env TUTTI_CUBLAS_LIBRARY="$cublas" "$tutti" bench "${quick[@]}" -n 2 --graph=3 --beside gemm --copy-engine --collective all_gather
 rows 6 10
 status 0 "$tutti" bench "${quick[@]}" -b 24 -n 3 --graph=5 --symmetric --collective all_to_all
