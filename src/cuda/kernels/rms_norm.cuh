@@ -162,7 +162,8 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
             load<FEW ? ALL : 1>(norm.residual_in, row, 0, residual);
     }
 
-    /* Calls for each line of the input's row with the line. */
+    /* Calls for each line of the input's row with the line. Units are copied, not chosen by their
+     * addresses: else the row would lie in memory. */
     template <typename PUSH>
     __device__ __forceinline__ void push(PUSH each, unsigned row, bool is_loaded) const
     {
@@ -171,12 +172,17 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
             unit<2> u[AT_ONCE];
             if (!has(first))
                 break;
-            if (!FEW || !is_loaded)
+            if (!FEW || !is_loaded) {
                 load<AT_ONCE>(norm.launch.send, row, first, u);
+            } else {
+#pragma unroll
+                for (int n = 0; n < AT_ONCE; n++)
+                    u[n] = input[FEW ? first + n : 0];
+            }
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++)
                 if (has(first + n))
-                    each(first + n, FEW && is_loaded ? input[FEW ? first + n : 0] : u[n]);
+                    each(first + n, u[n]);
         }
     }
 

@@ -87,7 +87,10 @@ rms_await_sums(const cuda_launch &launch, const operation &op, int size, const u
 #pragma unroll
         for (int n = 0; n < N; n++) {
             unit<2> in[LEAVES];
-            in[0] = ROW::FEW ? row.input[ROW::FEW ? l + n : 0] : mine[n];
+            if (ROW::FEW)
+                in[0] = row.input[ROW::FEW ? l + n : 0];
+            else
+                in[0] = mine[n];
 #pragma unroll
             for (int p = 0; p < SOURCES; p++)
                 in[p + 1] = {line[n][p].low, line[n][p].high};
