@@ -513,6 +513,52 @@ static int agree(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* More rows than a kernel has room for: several operations. A row has the bits that it has alone.
+ */
+static int pieces(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    enum { ROWS = 260, HIDDEN = TUTTI_NORM_HIDDEN_MAX, ROW_BYTES = 2 * HIDDEN };
+    static const size_t rows[] = {0, 127, 143, 144, 167, 168, 191, 192, 255, 256, ROWS - 1};
+    const size_t bytes = (size_t)ROWS * ROW_BYTES;
+    const bool cuda = device_is_cuda();
+    tutti_comm_t *comm;
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    unsigned char *host = malloc(2 * bytes + 2 * ROW_BYTES), *memory = host;
+    RANKS_CHECK(host && (!cuda || (memory = gpu_alloc(2 * bytes + 2 * ROW_BYTES))));
+    for (size_t i = 0; i < (bytes + ROW_BYTES) / 2; i++) { /* bfloat16 from 1 to 4 */
+        const uint16_t code = (uint16_t)(0x3f80 + (i * 2654435761u >> 20 & 0xff) + (size_t)rank);
+        memcpy(host + 2 * i, &code, sizeof code);
+    }
+    RANKS_CHECK(!cuda || gpu_copy(memory, host, bytes + ROW_BYTES));
+    struct tutti_rms_norm norm = {.struct_size = sizeof norm,
+                                  .tokens = ROWS,
+                                  .hidden = HIDDEN,
+                                  .dtype = TUTTI_BFLOAT16,
+                                  .input = memory,
+                                  .weight = memory + bytes,
+                                  .weight_dtype = TUTTI_BFLOAT16,
+                                  .norm_out = memory + bytes + ROW_BYTES};
+    unsigned char *one = memory + 2 * bytes + ROW_BYTES;
+    RANKS_CHECK(device_all_reduce_rms_norm(&norm, comm, TUTTI_STREAM_DEFAULT, NULL) == TUTTI_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        norm.tokens = 1;
+        norm.input = memory + rows[i] * ROW_BYTES;
+        norm.norm_out = one;
+        RANKS_CHECK(device_all_reduce_rms_norm(&norm, comm, TUTTI_STREAM_DEFAULT, NULL) ==
+                    TUTTI_OK);
+        RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        RANKS_CHECK(!cuda || gpu_copy(host, memory, 2 * bytes + 2 * ROW_BYTES));
+        RANKS_CHECK(memcmp(host + 2 * bytes + ROW_BYTES,
+                           host + bytes + ROW_BYTES + rows[i] * ROW_BYTES, ROW_BYTES) == 0);
+    }
+    RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_OK);
+    tutti_comm_destroy(comm);
+    if (cuda)
+        gpu_free(memory);
+    free(host);
+    return 0;
+}
+
 /* ---- what is refused, and ranks that disagree ------------------------------------------------ */
 
 /* A call of [2, 256] whose operands lie in `memory`. */
@@ -692,7 +738,8 @@ int main(int argc, char **argv)
     struct ranks *ranks = ranks_create(size, strcmp(argv[1], "threads") == 0 ? 0 : size, 0);
     int failures = ranks_run(ranks, agree);
     if (!programmatic)
-        failures += ranks_run(ranks, refuse) + ranks_run(ranks, disagree);
+        failures +=
+            ranks_run(ranks, pieces) + ranks_run(ranks, refuse) + ranks_run(ranks, disagree);
     if (!programmatic && size > 1 && !device_is_shared())
         failures += ranks_run(ranks, late);
     ranks_destroy(ranks);
