@@ -7,6 +7,9 @@
 
 /* The kernels that exist: X(the dtype's public name, T), and as KERNELS_OF_SUMS(), of 16-bit floats
  * only, with fewer units of a row (rms_norm.cuh). */
+/* Few threads, so each may have many registers: one block fits on a multiprocessor in any case. */
+#define RMS_BOUNDS __launch_bounds__(RMS_WORKERS + CUDA_CONTROL_THREADS, 1)
+
 #define RMS_DTYPES(X)                                                                              \
     X(float32, f32)                                                                                \
     X(float16, half)                                                                               \

@@ -75,7 +75,7 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
 } // namespace
 
 #define KERNEL(name, T, SUM_OF, suffix, UNITS)                                                     \
-    extern "C" __global__ void BOUNDS rms_norm_lines_##name##suffix(                               \
+    extern "C" __global__ void RMS_BOUNDS rms_norm_lines_##name##suffix(                           \
         const __grid_constant__ cuda_rms_norm norm)                                                \
     {                                                                                              \
         rms_norm_lines<dtype_##T, SUM_OF, UNITS>(norm);                                            \
