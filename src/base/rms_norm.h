@@ -101,6 +101,27 @@ NUMERIC_FN bool rms_is_by_group(enum tutti_quant quant)
     return quant == TUTTI_QUANT_FP8_GROUP || quant == TUTTI_QUANT_FP8_GROUP_UE8M0;
 }
 
+/* The scales by group, or words of them, of a token. */
+NUMERIC_FN size_t rms_groups(const struct tutti_rms_norm *norm)
+{
+    const size_t groups = norm->hidden / TUTTI_NORM_GROUP;
+    return norm->quant == TUTTI_QUANT_FP8_GROUP_UE8M0
+               ? (groups + RMS_GROUPS_OF_WORD - 1) / RMS_GROUPS_OF_WORD
+               : groups;
+}
+
+/* From the first scale to the end of the last one. There are tokens, and all strides are set. */
+NUMERIC_FN size_t rms_scales_bytes(const struct tutti_rms_norm *norm)
+{
+    if (!norm->quant || norm->quant == TUTTI_QUANT_FP8_TENSOR)
+        return norm->quant ? sizeof(float) : 0;
+    if (!rms_is_by_group(norm->quant))
+        return norm->tokens * sizeof(float);
+    return ((norm->tokens - 1) * norm->scale_token_stride +
+            (rms_groups(norm) - 1) * norm->scale_group_stride + 1) *
+           sizeof(float);
+}
+
 /* Writes the exponent of a group into its word; that of the last group also clears the bytes behind
  * it. */
 NUMERIC_FN void rms_exponent_store(void *word, uint32_t group, uint32_t groups, uint8_t exponent)

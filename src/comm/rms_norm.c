@@ -73,26 +73,6 @@ static enum tutti_status quant_check(const struct tutti_rms_norm *norm)
     return TUTTI_OK;
 }
 
-/* The scales or words of scales of a token. */
-static size_t groups_of(const struct tutti_rms_norm *norm)
-{
-    const size_t groups = norm->hidden / TUTTI_NORM_GROUP;
-    return norm->quant == TUTTI_QUANT_FP8_GROUP_UE8M0
-               ? (groups + RMS_GROUPS_OF_WORD - 1) / RMS_GROUPS_OF_WORD
-               : groups;
-}
-
-static size_t scales_bytes(const struct tutti_rms_norm *norm)
-{
-    if (!norm->quant || norm->quant == TUTTI_QUANT_FP8_TENSOR)
-        return norm->quant ? sizeof(float) : 0;
-    if (!rms_is_by_group(norm->quant))
-        return norm->tokens * sizeof(float);
-    return ((norm->tokens - 1) * norm->scale_token_stride +
-            (groups_of(norm) - 1) * norm->scale_group_stride + 1) *
-           sizeof(float);
-}
-
 /* One operand: first those that are only read. */
 struct operand {
     const char *name;
@@ -124,7 +104,7 @@ static void operands_list(const struct tutti_rms_norm *norm, struct operand list
         [NORM_OUT] = {"norm_out", norm->norm_out, bytes, true},
         [QUANT_OUT] = {"quant_out", norm->quant ? norm->quant_out : NULL, norm->quant ? count : 0,
                        false},
-        [SCALES] = {"scales", norm->quant ? norm->scales : NULL, scales_bytes(norm), false},
+        [SCALES] = {"scales", norm->quant ? norm->scales : NULL, rms_scales_bytes(norm), false},
     };
     memcpy(list, all, sizeof all);
 }
@@ -183,7 +163,7 @@ static enum tutti_status norm_read(const struct tutti_rms_norm *from, bool on_de
     if (status == TUTTI_OK)
         status = shape_check(norm);
     if (status == TUTTI_OK && !norm->scale_token_stride && !norm->scale_group_stride) {
-        norm->scale_token_stride = groups_of(norm);
+        norm->scale_token_stride = rms_groups(norm);
         norm->scale_group_stride = 1;
     }
     if (status == TUTTI_OK)

@@ -40,7 +40,6 @@ static enum tutti_status operands_check(struct cuda_group *group, const struct t
                                         tutti_stream_t stream)
 {
     const size_t count = norm->tokens * norm->hidden, bytes = count * dtype_bytes(norm->dtype);
-    const bool has_many = rms_is_by_group(norm->quant);
     const struct {
         const char *what;
         const void *pointer;
@@ -52,10 +51,7 @@ static enum tutti_status operands_check(struct cuda_group *group, const struct t
         {"weight", norm->weight, norm->hidden * dtype_bytes(norm->weight_dtype)},
         {"norm_out", norm->norm_out, bytes},
         {"quant_out", norm->quant ? norm->quant_out : NULL, count},
-        {"scales", norm->quant ? norm->scales : NULL,
-         sizeof(float) * (norm->quant == TUTTI_QUANT_FP8_TENSOR ? 1
-                          : has_many ? (norm->tokens - 1) * norm->scale_token_stride + 1
-                                     : norm->tokens)},
+        {"scales", norm->quant ? norm->scales : NULL, rms_scales_bytes(norm)},
     };
     enum tutti_status status = cuda_group_check(group);
     for (size_t i = 0; i < sizeof operands / sizeof *operands && status == TUTTI_OK; i++)

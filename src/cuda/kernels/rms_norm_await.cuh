@@ -5,11 +5,12 @@
 
 #include "cuda/kernels/rms_norm.cuh"
 
-/* The kernels that exist: X(the dtype's public name, T), and as KERNELS_OF_SUMS(), of 16-bit floats
- * only, with fewer units of a row (rms_norm.cuh). */
 /* Few threads, so each may have many registers: one block fits on a multiprocessor in any case. */
 #define RMS_BOUNDS __launch_bounds__(RMS_WORKERS + CUDA_CONTROL_THREADS, 1)
 
+/* The kernels of a function template that exist: RMS_FUNCTION is its name, and the beginning of
+ * theirs. Sums of so many ranks: of 16-bit floats only, with fewer units of a row (rms_norm.cuh).
+ */
 #define RMS_DTYPES(X)                                                                              \
     X(float32, f32)                                                                                \
     X(float16, half)                                                                               \
@@ -17,6 +18,23 @@
 #define RMS_SUMS(X)                                                                                \
     KERNELS_OF_SUM(X, float16, half)                                                               \
     KERNELS_OF_SUM(X, bfloat16, bfloat)
+#define RMS_JOIN(function, rest)  function##rest
+#define RMS_NAMED(function, rest) RMS_JOIN(function, rest)
+#define RMS_KERNEL(rest, T, SUM_OF, UNITS)                                                         \
+    extern "C" __global__ void RMS_BOUNDS RMS_NAMED(RMS_FUNCTION, rest)(                           \
+        const __grid_constant__ cuda_rms_norm norm)                                                \
+    {                                                                                              \
+        RMS_FUNCTION<dtype_##T, SUM_OF, UNITS>(norm);                                              \
+    }
+#define RMS_KERNEL_ANY(name, T) RMS_KERNEL(_##name, T, 0, RMS_MANY_UNITS)
+#define RMS_KERNEL_SUM(name, T, SUM_OF, suffix)                                                    \
+    RMS_KERNEL(_##name##suffix, T, SUM_OF, RMS_SOME_UNITS)
+#define RMS_KERNEL_ONCE(name, T, SUM_OF, suffix)                                                   \
+    RMS_KERNEL(_##name##suffix##_once, T, SUM_OF, RMS_FEW_UNITS)
+#define RMS_KERNELS                                                                                \
+    RMS_DTYPES(RMS_KERNEL_ANY)                                                                     \
+    RMS_SUMS(RMS_KERNEL_SUM)                                                                       \
+    RMS_SUMS(RMS_KERNEL_ONCE)
 
 /* Waits for the lines `first` to first + N - 1 of a row, as far as there are such lines, from each
  * of the sources. slot(p) is the first line of this worker from the p-th source, which is rank

@@ -100,15 +100,5 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
 
 } // namespace
 
-#define KERNEL(name, T, SUM_OF, suffix, UNITS)                                                     \
-    extern "C" __global__ void RMS_BOUNDS rms_norm_two_shot_##name##suffix(                        \
-        const __grid_constant__ cuda_rms_norm norm)                                                \
-    {                                                                                              \
-        rms_norm_two_shot<dtype_##T, SUM_OF, UNITS>(norm);                                         \
-    }
-#define KERNEL_ANY(name, T)                  KERNEL(name, T, 0, , RMS_MANY_UNITS)
-#define KERNEL_SUM(name, T, SUM_OF, suffix)  KERNEL(name, T, SUM_OF, suffix, RMS_SOME_UNITS)
-#define KERNEL_ONCE(name, T, SUM_OF, suffix) KERNEL(name, T, SUM_OF, suffix##_once, RMS_FEW_UNITS)
-RMS_DTYPES(KERNEL_ANY)
-RMS_SUMS(KERNEL_SUM)
-RMS_SUMS(KERNEL_ONCE)
+#define RMS_FUNCTION rms_norm_two_shot
+RMS_KERNELS
