@@ -243,7 +243,15 @@ enum tutti_status cuda_operands_check(struct cuda_group *group, const struct req
 enum tutti_status cuda_operand_check(struct cuda_group *group, const char *call, const char *what,
                                      const void *pointer, size_t bytes, tutti_stream_t stream);
 
-/* all_reduce.c: completes the launch template. For a request with the communicator's own time-out,
+/* enqueue.c: the algorithms of choices, and messages: coll/backend.h. */
+extern const struct algorithm cuda_algo_kernel, cuda_algo_barrier, cuda_algo_staged, cuda_algo_copy,
+    cuda_algo_message, cuda_algo_exchange, cuda_algo_exchange_counted, cuda_algo_reduce_varied,
+    cuda_algo_reduce_counted, cuda_algo_push;
+enum tutti_status cuda_send_recv(void *group, struct request *const *requests, int count,
+                                 tutti_stream_t stream);
+enum tutti_status cuda_send_own(void *group, struct request *send, struct request *recv,
+                                tutti_stream_t stream);
+/* Completes the launch template. For a request with the communicator's own time-out,
  * kernels read the time-out from the page, so that a graph does not keep it. */
 struct cuda_launch cuda_launch_make(const struct cuda_group *group, const struct request *request,
                                     enum tutti_algo algo);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Checks a request, chooses a kernel, launches it. Calls nothing of the driver that waits,
- * allocates or frees. */
+/* Checks a request and launches the kernel that was chosen for it (choose.c). Calls nothing of the
+ * driver that waits, allocates or frees. */
 #include "base/error.h"
-#include "base/order.h"
 #include "base/signature.h"
 #include "coll/request.h"
 #include "cuda/comm/group_internal.h"
+#include "cuda/comm/push.h"
 #include "cuda/kernels/exchange.h"
 
 #include <stdio.h>
@@ -134,8 +134,8 @@ static enum tutti_status messages_ended(struct cuda_group *group, struct request
     return TUTTI_OK;
 }
 
-static enum tutti_status send_recv(void *opaque, struct request *const *requests, int count,
-                                   tutti_stream_t stream)
+enum tutti_status cuda_send_recv(void *opaque, struct request *const *requests, int count,
+                                 tutti_stream_t stream)
 {
     struct cuda_group *group = opaque;
     enum tutti_status status = TUTTI_OK;
@@ -156,8 +156,8 @@ static enum tutti_status send_recv(void *opaque, struct request *const *requests
     return messages_ended(group, requests, count, status);
 }
 
-static enum tutti_status send_own(void *opaque, struct request *send, struct request *recv,
-                                  tutti_stream_t stream)
+enum tutti_status cuda_send_own(void *opaque, struct request *send, struct request *recv,
+                                tutti_stream_t stream)
 {
     struct cuda_group *group = opaque;
     struct request *const both[] = {send, recv};
@@ -457,219 +457,15 @@ static enum tutti_status barrier(void *opaque, struct request *request, tutti_st
 
 static enum tutti_status message(void *opaque, struct request *request, tutti_stream_t stream)
 {
-    return send_recv(opaque, &request, 1, stream);
+    return cuda_send_recv(opaque, &request, 1, stream);
 }
 
-static const struct algorithm messages = {.run = message};
-static const struct algorithm kernels = {.run = run}, barriers = {.run = barrier},
-                              staged_ones = {.run = staged}, copies = {.run = copy},
-                              exchanges = {.run = exchange},
-                              counted_ones = {.run = counted,
-                                              .run_several = counted_several,
-                                              .several = EXCHANGE_CALLS},
-                              varied_ones = {.run = reduce_varied},
-                              reduce_counted_ones = {.run = reduce_counted}, pushes = {.run = push};
-
-/* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, a bool may
- * have any bits, and a scalar changes each input: these are reduced as on CPU. `algo` is what the
- * call or strict mode asks for. */
-static void alone_choose(const struct cuda_group *group, const struct choice_call *call,
-                         enum tutti_algo algo, struct choice *choice)
-{
-    const bool reduces =
-        coll_rows[call->collective].reduces &&
-        (dtype_is_float(call->dtype) || call->dtype == TUTTI_BOOL || call->op == OP_PREMUL_SUM);
-    *choice = (struct choice){
-        .run = !reduces       ? &copies
-               : group->proxy ? &staged_ones
-                              : NULL,
-        .algo = algo != TUTTI_ALGO_NONE ? algo
-                : reduces               ? TUTTI_ALGO_HOST_STAGED
-                                        : TUTTI_ALGO_ONE_SHOT,
-        .reason = !reduces       ? "a rank alone copies on its stream"
-                  : group->proxy ? "a host thread reduces for a rank alone"
-                                 : "a rank alone reduces on its host, and this device's streams "
-                                   "cannot wait for a word in memory",
-    };
-}
-
-/* Returns the blocks of a call for which a kernel may have as many. */
-static uint16_t within_limit(const struct choice_call *call, uint16_t blocks)
-{
-    return call->max_blocks && call->max_blocks < blocks ? (uint16_t)call->max_blocks : blocks;
-}
-
-/* Chooses for what the kernel of messages serves: messages, and v-forms that copy. The blocks are a
- * limit: a launch has fewer if it has fewer channels. */
-static void exchange_choose(const struct cuda_group *group, const struct choice_call *call,
-                            struct choice *choice)
-{
-    const bool is_message = coll_rows[call->collective].peer == COLL_PARTNER;
-    const enum cuda_kernel kernel = call->most ? CUDA_EXCHANGE_COUNTED : CUDA_EXCHANGE;
-    *choice =
-        (struct choice){.run = is_message   ? &messages
-                               : call->most ? &counted_ones
-                                            : &exchanges,
-                        .algo = TUTTI_ALGO_ONE_SHOT,
-                        .launch = {.kernel = (uint8_t)kernel,
-                                   .blocks = within_limit(
-                                       call, group->plan.choices[CUDA_PLAN_ROWS + kernel].blocks)},
-                        .reason = "by the kernel of messages"};
-}
-
-/* Chooses for a reduce-scatter of blocks that differ. */
-static void varied_choose(const struct cuda_group *group, const struct choice_call *call,
-                          struct choice *choice)
-{
-    const enum cuda_kernel kernel = call->most ? CUDA_REDUCE_COUNTED : CUDA_REDUCE_VARIED;
-    const struct cuda_choice *usual = &group->plan.choices[CUDA_PLAN_ROWS + kernel];
-    const uint16_t blocks = within_limit(call, usual->blocks);
-    const bool is_sum = call->op == OP_SUM &&
-                        (blocks == usual->blocks ||
-                         cuda_kernel_sums_columns(&cuda_kernel_rows[kernel], group->plan.size)) &&
-                        cuda_kernel_has(&cuda_kernel_rows[kernel], group->plan.size, false,
-                                        dtype_component(call->dtype), CUDA_SUM);
-    *choice = (struct choice){.run = call->most ? &reduce_counted_ones : &varied_ones,
-                              .algo = TUTTI_ALGO_ONE_SHOT,
-                              .launch = {.kernel = (uint8_t)kernel,
-                                         .form = is_sum ? CUDA_SUM : CUDA_ANY,
-                                         .workers = usual->threads,
-                                         .blocks = blocks,
-                                         .columns = usual->blocks},
-                              .reason = "by the kernel of blocks that differ"};
-}
-
-/* Chooses for any collective except an all-reduce: by kernels that all links serve, else through
- * the hosts. */
-static enum tutti_status other_choose(const struct cuda_group *group,
-                                      const struct choice_call *call, struct choice *choice)
-{
-    const struct coll *coll = &coll_rows[call->collective];
-    const bool is_message = coll->peer == COLL_PARTNER;
-    *choice =
-        (struct choice){.algo = TUTTI_ALGO_HOST_STAGED,
-                        .reason = "through the hosts, since no kernel serves it on these links"};
-    if (call->algo != TUTTI_ALGO_NONE && call->algo != TUTTI_ALGO_HOST_STAGED)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: algorithm %s cannot be forced: pass TUTTI_ALGO_NONE", coll->call,
-                         tutti_algo_name(call->algo));
-    if ((is_message || coll->varies) && !coll->reduces && group->channels) {
-        exchange_choose(group, call, choice);
-        return TUTTI_OK;
-    }
-    const bool has_kernels = cuda_has_kernels(group) && group->rules->paths.all;
-    if (coll->varies && coll->reduces && has_kernels && !group->on_host) {
-        varied_choose(group, call, choice);
-        return TUTTI_OK;
-    }
-    if (!is_message && !coll->varies && has_kernels && cuda_plan_serves(&group->plan, call)) {
-        choice->run = &kernels;
-        choice->algo = TUTTI_ALGO_ONE_SHOT;
-        const enum tutti_status status = cuda_plan_pick(&group->plan, call, TUTTI_ALGO_NONE, 0,
-                                                        &choice->launch, &choice->reason);
-        if (status == TUTTI_OK && call->bytes)
-            choice->algo = cuda_kernel_rows[choice->launch.kernel].algo;
-        return status;
-    }
-    if (call->most)
-        choice->reason = cuda_is_alone(group)
-                             ? "counts on the device are read by kernels, and a rank alone has none"
-                             : "counts on the device are read by kernels, and no kernel serves the "
-                               "call on these links";
-    else if (cuda_is_alone(group))
-        alone_choose(group, call, TUTTI_ALGO_NONE, choice);
-    else if (group->proxy)
-        choice->run = is_message ? &messages : &staged_ones;
-    else
-        choice->reason = "no kernel serves it on these links, and a device's streams cannot wait "
-                         "for a word in memory, so it cannot go through the hosts";
-    return TUTTI_OK;
-}
-
-/* Chooses for a call that writes into the peers' recv. */
-static enum tutti_status push_choose(const struct cuda_group *group, const struct choice_call *call,
-                                     struct choice *choice)
-{
-    const bool by_engines = call->flags & TUTTI_CALL_COPY_ENGINE;
-    const enum tutti_status status = cuda_push_choose(group, call);
-    const char *kernel;
-    *choice = (struct choice){
-        .run = &pushes,
-        .algo = by_engines ? TUTTI_ALGO_COPY_ENGINE : TUTTI_ALGO_SYMMETRIC,
-        .reason = by_engines ? "by copy engines, as the call asks"
-                             : "into the peers' recv, as the call asks",
-    };
-    if (status != TUTTI_OK || by_engines || cuda_is_alone(group))
-        return status;
-    return cuda_plan_pick(&group->plan, call, TUTTI_ALGO_NONE, 0, &choice->launch, &kernel);
-}
-
-static enum tutti_status cuda_choose(const void *opaque, const struct choice_call *call,
-                                     struct choice *choice)
-{
-    const struct cuda_group *group = opaque;
-    const struct choice_rules *rules = group->rules;
-    if (call->flags & CUDA_PUSH_FLAGS)
-        return push_choose(group, call, choice);
-    if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
-        return other_choose(group, call, choice);
-    const enum tutti_algo asked = choice_by_rules(rules, call, &choice->reason);
-    const bool forced = call->algo != TUTTI_ALGO_NONE || rules->forced != TUTTI_ALGO_NONE;
-    const char *reason = choice->reason;
-    enum tutti_status status = TUTTI_OK;
-    enum tutti_algo algo = asked;
-    choice->algo = asked;
-    choice->zero_copy = false;
-    choice->run = NULL;
-    if (asked == TUTTI_ALGO_NONE && rules->strict)
-        return TUTTI_OK;
-    if (cuda_is_alone(group)) {
-        alone_choose(group, call, asked, choice);
-        return TUTTI_OK;
-    }
-    choice->run = group->proxied ? &staged_ones : &kernels;
-    if (group->proxied) {
-        status = cuda_proxy_algorithm(asked, &algo, &reason);
-    } else {
-        status = cuda_plan_pick(&group->plan, call, asked, rules->kernel, &choice->launch, &reason);
-        if (status == TUTTI_OK && call->bytes)
-            algo = cuda_kernel_rows[choice->launch.kernel].algo;
-    }
-    if (forced || asked == TUTTI_ALGO_NONE) /* else strict mode or the links have their reason */
-        choice->reason = reason;
-    if (!rules->strict) /* strict mode names what it chose */
-        choice->algo = algo;
-    return status;
-}
-
-const struct backend cuda_backend = {
-    .name = "cuda",
-    .title = "CUDA",
-    .most_ranks = CUDA_RANKS,
-    .enqueues = true,
-    .create = cpu_group_create,
-    .setup_bytes = sizeof(struct cuda_setup),
-    .record_make = cuda_record_make,
-    .records_compare = cuda_records_compare,
-    .links = cuda_records_links,
-    .prepare = cuda_prepare,
-    .open = cuda_group_open,
-    .choose = cuda_choose,
-    .barrier = &barriers,
-    .send_recv = send_recv,
-    .send_own = send_own,
-    .rms_norm_rows = cuda_rms_norm_rows,
-    .rms_norm = cuda_rms_norm,
-    .sequence = cuda_group_sequence,
-    .status = cuda_group_status,
-    .points = &cuda_points,
-    .enter = cuda_enter,
-    .leave = cuda_leave,
-    .check_split = cuda_check_split,
-    .finish = cuda_group_finish,
-    .retire = cuda_group_retire,
-    .invalidate = cuda_group_invalidate,
-    .describe = cuda_group_describe,
-    .close = cuda_group_close,
-    .forget = cuda_group_forget,
-};
+const struct algorithm cuda_algo_kernel = {.run = run}, cuda_algo_barrier = {.run = barrier},
+                       cuda_algo_staged = {.run = staged}, cuda_algo_copy = {.run = copy},
+                       cuda_algo_message = {.run = message}, cuda_algo_exchange = {.run = exchange},
+                       cuda_algo_exchange_counted = {.run = counted,
+                                                     .run_several = counted_several,
+                                                     .several = EXCHANGE_CALLS},
+                       cuda_algo_reduce_varied = {.run = reduce_varied},
+                       cuda_algo_reduce_counted = {.run = reduce_counted},
+                       cuda_algo_push = {.run = push};
