@@ -13,9 +13,9 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from tutti._errors import InvalidError
-from tutti.torch._operators import FLOATS, _group
+from tutti.torch._norm import FLOATS, is_served
+from tutti.torch._operators import _group
 
-_HIDDEN_MAX, _HIDDEN_STEP = 16384, 8
 _aten, _functional = torch.ops.aten, torch.ops._c10d_functional
 _ADDS = _aten.add.Tensor, _aten.add.Scalar
 _CASTS = torch.ops.prims.convert_element_type.default, _aten._to_copy.default
@@ -149,9 +149,8 @@ def _find(rsqrt: Node, order: dict[Node, int]) -> _Found | None:
     weight, bias = _plus_number(_uncast(weight)) or (weight, 0.0)
     weight, hidden = _uncast(weight), value.shape[-1]
     expected = _value(weight)
-    if (expected is None or expected.dim() != 1 or expected.dtype not in FLOATS or not isinstance(hidden, int)
-            or expected.shape[0] != hidden or hidden % _HIDDEN_STEP or hidden > _HIDDEN_MAX
-            or order.get(weight, len(order)) > order[total]):
+    if (expected is None or expected.dim() != 1 or expected.dtype not in FLOATS or not is_served(hidden)
+            or expected.shape[0] != hidden or order.get(weight, len(order)) > order[total]):
         return None
     sides: list[tuple[Any, Any]] = [(total, None)]
     if _is(total, _aten.add.Tensor) and not total.kwargs:

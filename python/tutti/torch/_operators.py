@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: MIT
 """torch.ops.tutti: collectives as operators of PyTorch, which torch.compile keeps in its graphs. They run on the group's
 communicator, CUDA tensors on the current stream, and return once the result may be used there. `group` is a group's name,
-"" the default group; `op` is "sum", "avg", "product", "min" or "max". Gradients flow through sums, averages and copies."""
+"" the default group; `op` is "sum", "avg", "product", "min" or "max". Gradients flow through sums, averages and copies.
+
+Out of place: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, all_reduce_rms_norm, all_reduce_rms_norm_quant. In place:
+all_reduce_, broadcast_, all_reduce_rms_norm_. Into a tensor of the caller: all_gather_single, reduce_scatter_single,
+all_to_all_single. The definitions, at the end, have their arguments."""
 
 from __future__ import annotations
 
@@ -14,9 +18,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from tutti._errors import InvalidError
-from tutti._tutti import ffi, lib
+from tutti._tutti import lib
+from tutti.torch import _norm
 from tutti.torch._group import ProcessGroup
-from tutti.torch._operands import VALUES
+from tutti.torch._norm import Aligned
 
 LIBRARY = torch.library.Library("tutti", "DEF")
 
@@ -53,8 +58,6 @@ def _reduction(op: str) -> Any:
 
 _GATHER, _EXCHANGE = _options(c10d.AllgatherOptions), _options(c10d.AllToAllOptions)
 _NORM = _options(c10d.AllreduceOptions)
-_NORM_ALIGNMENT = 16
-FLOATS = torch.float32, torch.float16, torch.bfloat16  # that can be normed
 
 
 def _rows(tensor: Tensor, dim: int) -> Tensor:
@@ -105,45 +108,73 @@ def _all_to_all(tensor: Tensor, output_splits: Sequence[int] | None = None,
     return output
 
 
+def _all_gather_into(output: Tensor, tensor: Tensor, group: str = "") -> None:
+    _group(group, tensor.device).all_gather_single(output, tensor, _GATHER)
+
+
+def _reduce_scatter_into(output: Tensor, tensor: Tensor, op: str = "sum", group: str = "") -> None:
+    _group(group, tensor.device).reduce_scatter_single(
+        output, tensor, _options(c10d.ReduceScatterOptions, reduceOp=_reduction(op)))
+
+
+def _all_to_all_into(output: Tensor, tensor: Tensor, output_splits: Sequence[int] | None = None,
+                     input_splits: Sequence[int] | None = None, group: str = "") -> None:
+    _group(group, tensor.device).all_to_all_single(output, tensor, output_splits or [], input_splits or [], _EXCHANGE)
+
+
+def _broadcast(tensor: Tensor, root: int, group: str = "") -> Tensor:
+    output = _like(tensor).copy_(tensor)
+    _broadcast_in_place(output, root, group)
+    return output
+
+
 def _broadcast_in_place(tensor: Tensor, root: int, group: str = "") -> None:
     _group(group, tensor.device).broadcast([tensor], _options(c10d.BroadcastOptions, rootRank=root))
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    """As the library reads it: contiguous and aligned."""
-    found = tensor.resolve_neg().contiguous()
-    return found.clone() if found.data_ptr() % _NORM_ALIGNMENT else found
+# ---- with RMSNorm (_norm.py)
+
+def _run_norm(group: str, outputs: list[Tensor], given: Aligned, weight: Aligned, residual: Aligned | None, epsilon: float,
+              weight_bias: float, quant: str = "none", changed: Sequence[Aligned] = (), **more: Tensor | None) -> None:
+    """changed: the operands that are written. more: the outputs, as _norm.operands() takes them."""
+    added = None if residual is None else residual.memory
+    tensors = [each for each in (given.memory, weight.memory, added) if each is not None]
+    norm = _norm.operands(given.memory, weight.memory, epsilon, weight_bias, quant, residual_in=added, **more)
+    found = _group(group, given.tensor.device)
+    found._collective("all_reduce_rms_norm", found._device("all_reduce_rms_norm", tensors),
+                      [(lib.tutti_all_reduce_rms_norm_with, norm)], changed, tensors[:1], outputs, _NORM, (norm, tensors))
 
 
-def _check_operands(tensor: Tensor, weight: Tensor, residual: Tensor | None) -> None:
-    if weight.dim() != 1 or tensor.dim() < 1 or tensor.size(-1) != weight.size(0):
-        raise InvalidError(f"torch.ops.tutti.all_reduce_rms_norm: rows of shape {tuple(tensor.shape)} and a weight of shape "
-                           f"{tuple(weight.shape)}")
-    for name, dtype in (("tensor", tensor.dtype), ("weight", weight.dtype)):
-        if dtype not in FLOATS:
-            raise InvalidError(f"torch.ops.tutti.all_reduce_rms_norm: a {name} of {dtype}: expected float32, float16 or bfloat16")
-    if residual is not None and (residual.shape != tensor.shape or residual.dtype != tensor.dtype):
-        raise InvalidError(f"torch.ops.tutti.all_reduce_rms_norm: a residual of {residual.dtype}, {tuple(residual.shape)}, for a "
-                           f"tensor of {tensor.dtype}, {tuple(tensor.shape)}")
+def _aligned(tensor: Tensor, weight: Tensor, residual: Tensor | None) -> tuple[Aligned, Aligned, Aligned | None]:
+    _norm.check(tensor, weight, residual)
+    return Aligned(tensor), Aligned(weight), None if residual is None else Aligned(residual)
 
 
 def _all_reduce_rms_norm(tensor: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-6,
                          weight_bias: float = 0.0, group: str = "") -> tuple[Tensor, Tensor]:
-    _check_operands(tensor, weight, residual)
-    found, operands = _group(group, tensor.device), [_plain(each) for each in (tensor, weight, residual) if each is not None]
-    device = found._device("all_reduce_rms_norm", operands)
-    given, hidden = operands[0], weight.size(0)
-    normed, total = (torch.empty(given.shape, dtype=given.dtype, device=given.device) for _ in range(2))
-    norm = ffi.new("struct tutti_rms_norm *", {
-        "struct_size": ffi.sizeof("struct tutti_rms_norm"), "tokens": given.numel() // hidden if hidden else 0,
-        "hidden": hidden, "dtype": VALUES[given.dtype], "weight_dtype": VALUES[weight.dtype], "weight_bias": weight_bias,
-        "epsilon": epsilon})
-    for name, operand in zip(("norm_out", "residual_out", "input", "weight", "residual_in"), (normed, total, *operands)):
-        # Of no rows the address is 0, which the library takes for no operand.
-        setattr(norm, name, ffi.cast("void *", operand.data_ptr() or operands[1].data_ptr()))
-    found._collective("all_reduce_rms_norm", device, [(lib.tutti_all_reduce_rms_norm_with, norm)], [], [given],
-                      [normed, total], _NORM, (norm, operands))
+    operands = _aligned(tensor, weight, residual)
+    normed, total = _norm.like(tensor), _norm.like(tensor)
+    _run_norm(group, [normed, total], *operands, epsilon, weight_bias, norm_out=normed, residual_out=total)
     return normed, total
+
+
+def _all_reduce_rms_norm_in_place(tensor: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-6,
+                                  weight_bias: float = 0.0, group: str = "") -> None:
+    given, weights, added = operands = _aligned(tensor, weight, residual)
+    _run_norm(group, [tensor], *operands, epsilon, weight_bias, changed=[given] if added is None else [given, added],
+              norm_out=given.memory, residual_out=None if added is None else added.memory)
+
+
+def _all_reduce_rms_norm_quant(
+        tensor: Tensor, weight: Tensor, quant: str, residual: Tensor | None = None, scale: Tensor | None = None,
+        epsilon: float = 1e-6, weight_bias: float = 0.0, with_norm: bool = False, scale_alignment: int = 0,
+        group: str = "") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    operands = _aligned(tensor, weight, residual)
+    values, scales, total, normed = found = _quantised(tensor, weight, quant, residual, scale, epsilon, weight_bias, with_norm,
+                                                       scale_alignment)
+    _run_norm(group, list(found), *operands, epsilon, weight_bias, quant, norm_out=normed if with_norm else None,
+              residual_out=total, quant_out=values, scales=scales if scale is None else scale)
+    return found
 
 
 # ---- their shapes, for torch.compile
@@ -171,9 +202,22 @@ def _exchanged(tensor: Tensor, output_splits: Sequence[int] | None = None,
     return tensor.new_empty((sum(output_splits) if output_splits else tensor.size(0), *tensor.shape[1:]))
 
 
+def _sent(tensor: Tensor, root: int, group: str = "") -> Tensor:
+    return _like(tensor)
+
+
 def _normed(tensor: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-6, weight_bias: float = 0.0,
             group: str = "") -> tuple[Tensor, Tensor]:
-    return _like(tensor), _like(tensor)
+    return _norm.like(tensor), _norm.like(tensor)
+
+
+def _quantised(tensor: Tensor, weight: Tensor, quant: str, residual: Tensor | None = None, scale: Tensor | None = None,
+               epsilon: float = 1e-6, weight_bias: float = 0.0, with_norm: bool = False, scale_alignment: int = 0,
+               group: str = "") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _norm.check_quant(quant, scale)
+    values, scales = _norm.quantised(tensor, quant, scale_alignment)
+    normed = _norm.like(tensor) if with_norm else torch.empty([0], dtype=tensor.dtype, device=tensor.device)
+    return values, scales, _norm.like(tensor), normed
 
 
 # ---- gradients
@@ -236,7 +280,21 @@ _define("reduce_scatter(Tensor tensor, str op=\"sum\", int dim=0, str group=\"\"
         _reduce_scatter_backward)
 _define("all_to_all(Tensor tensor, SymInt[]? output_splits=None, SymInt[]? input_splits=None, str group=\"\") -> Tensor",
         _all_to_all, _exchanged, _all_to_all_backward)
+# As those of torch.distributed: into a tensor of the caller.
+_define("all_gather_single(Tensor(a!) output, Tensor tensor, str group=\"\") -> ()", _all_gather_into, _nothing)
+_define("reduce_scatter_single(Tensor(a!) output, Tensor tensor, str op=\"sum\", str group=\"\") -> ()", _reduce_scatter_into,
+        _nothing)
+_define("all_to_all_single(Tensor(a!) output, Tensor tensor, SymInt[]? output_splits=None, SymInt[]? input_splits=None, "
+        "str group=\"\") -> ()", _all_to_all_into, _nothing)
+_define("broadcast(Tensor tensor, int root, str group=\"\") -> Tensor", _broadcast, _sent)
 _define("broadcast_(Tensor(a!) tensor, int root, str group=\"\") -> ()", _broadcast_in_place, _nothing)
 # Returns the norm, and the sum with the residual.
 _define("all_reduce_rms_norm(Tensor tensor, Tensor weight, Tensor? residual=None, float epsilon=1e-6, float weight_bias=0., "
         "str group=\"\") -> (Tensor, Tensor)", _all_reduce_rms_norm, _normed, _norm_backward)
+# The tensor becomes the norm, and the residual the sum.
+_define("all_reduce_rms_norm_(Tensor(a!) tensor, Tensor weight, Tensor(b!)? residual=None, float epsilon=1e-6, "
+        "float weight_bias=0., str group=\"\") -> ()", _all_reduce_rms_norm_in_place, _nothing)
+# Returns the values, their scales (none of fp8_tensor, which is given one), the sum, and the norm if it is wanted.
+_define("all_reduce_rms_norm_quant(Tensor tensor, Tensor weight, str quant, Tensor? residual=None, Tensor? scale=None, "
+        "float epsilon=1e-6, float weight_bias=0., bool with_norm=False, int scale_alignment=0, str group=\"\") "
+        "-> (Tensor, Tensor, Tensor, Tensor)", _all_reduce_rms_norm_quant, _quantised, _norm_backward)

@@ -528,6 +528,18 @@ def rms_norm(r):
                     found = fused(r.late(part), r.late(weight), None if given is None else r.late(given))
                     for value, right in zip(found, expected):
                         same(value, right)
+                    tensor, total = r.late(part), None if given is None else r.late(given)
+                    torch.ops.tutti.all_reduce_rms_norm_(tensor, r.late(weight), total)
+                    same(tensor, expected[0])
+                    if total is not None:
+                        same(total, expected[1])
+        for quant in ("fp8_token", "int8_token", "fp8_group", "fp8_group_ue8m0") if hidden % 128 == 0 else ("fp8_token",):
+            # Ranks that share a GPU need the norm, too.
+            arguments = quant, residual, None, 1e-6, 0.0, True, 4
+            expected = torch.ops.tutti.all_reduce_rms_norm_quant(part, weight, *arguments)
+            found = torch.ops.tutti.all_reduce_rms_norm_quant(r.late(part), r.late(weight), quant, r.late(residual), *arguments[2:])
+            for value, right in zip(found, expected):
+                same(value.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8))
 
     def layer(part, weight, residual):
         total = torch.ops.tutti.all_reduce(part) + residual

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""torch.ops.tutti.all_reduce_rms_norm on 2 ranks: the bits of the C call, and the pass that puts it into compiled graphs."""
+"""torch.ops.tutti on 2 ranks: opcheck and compiled graphs of each; all_reduce_rms_norm: the bits of the C call, its other forms, and
+the pass that puts it into compiled graphs."""
 
 import os
 import sys
@@ -73,6 +74,117 @@ def check_layouts():
             assert text in str(error), error
         else:
             raise AssertionError(f"no error that says {text}")
+
+
+def copies(*tensors):
+    return [None if tensor is None else tensor.clone() for tensor in tensors]
+
+
+def check_in_place():
+    """As the other form, also of operands that have to be copied."""
+    ops, weight = torch.ops.tutti, torch.rand(HIDDEN)
+    for dtype in FLOATS:
+        part, residual = torch.rand(6, HIDDEN).to(dtype), torch.rand(6, HIDDEN).to(dtype)
+        for given in residual, None:
+            normed, total = ops.all_reduce_rms_norm(part, weight, given, EPSILON, 1.0)
+            shifted = torch.zeros(part.numel() + 1, dtype=dtype)[1:].view(part.shape).copy_(part)
+            for tensor in part.clone(), part.t().contiguous().t(), shifted:
+                changed, = copies(given)
+                assert ops.all_reduce_rms_norm_(tensor, weight, changed, EPSILON, 1.0) is None
+                assert torch.equal(tensor, normed) and (given is None or torch.equal(changed, total))
+    try:
+        ops.all_reduce_rms_norm_(torch.rand(1, HIDDEN).expand(3, HIDDEN), weight)
+    except tutti.InvalidError as error:
+        assert "share memory" in str(error), error
+    else:
+        raise AssertionError("rows that are one")
+
+
+def dequantised(values, scales, quant):
+    """The norm that values and scales stand for."""
+    if quant == "fp8_group_ue8m0":
+        exponents = scales.unsqueeze(-1).view(torch.uint8).flatten(-2)[..., :values.size(-1) // 128]
+        scales = torch.ldexp(torch.ones(exponents.shape), exponents.int() - 127)
+    return values.float() * scales.repeat_interleave(values.size(-1) // max(1, scales.size(-1)), -1)
+
+
+def check_quantised():
+    """The bits of the C call, which tests/agree checks, for each kind; and what the operator says about shapes."""
+    fused, comm, hidden = torch.ops.tutti.all_reduce_rms_norm_quant, tutti.torch.communicator("cpu"), 384
+    weight, given_scale = torch.rand(hidden), torch.tensor([0.03])
+    part, residual = torch.randn(2, 5, hidden), torch.randn(2, 5, hidden)
+    normed, whole = torch.ops.tutti.all_reduce_rms_norm(part, weight, residual, EPSILON)
+    for quant, groups, dtype in (("fp8_tensor", 0, torch.float32), ("fp8_token", 1, torch.float32), ("int8_token", 1, torch.float32),
+                                 ("fp8_group", 3, torch.float32), ("fp8_group_ue8m0", 1, torch.int32)):
+        scale = None if groups else given_scale
+        values, scales, total, norm = fused(part, weight, quant, residual, scale, EPSILON, 0.0, True)
+        assert torch.equal(norm, normed) and torch.equal(total, whole), quant
+        assert scales.dtype == dtype and scales.shape == ((2, 5, groups) if groups else (0,)), (quant, scales.shape)
+        found = torch.empty_like(values), torch.empty_like(scales) if groups else given_scale
+        comm.all_reduce_rms_norm(part, weight, epsilon=EPSILON, residual=residual, residual_out=torch.empty_like(part), quant=quant,
+                                 quant_out=found[0].view(torch.uint8), scales=found[1])
+        assert torch.equal(values.view(torch.uint8), found[0].view(torch.uint8)) and (not groups or torch.equal(scales, found[1]))
+        near = dequantised(values, scales if groups else given_scale.view(1, 1, 1), quant)
+        torch.testing.assert_close(near, normed, rtol=.07, atol=.05)
+        shorter = fused(part, weight, quant, residual, scale, EPSILON)
+        assert torch.equal(shorter[0].view(torch.uint8), values.view(torch.uint8)) and not shorter[3].numel()
+        assert [each.shape for each in fused(part[:, :0], weight, quant, residual[:, :0], scale)[:3]] == [
+            (2, 0, hidden), (2, 0, groups) if groups else (0,), (2, 0, hidden)]
+        for alignment in 1, 4:
+            columns = fused(part[0], weight, quant, residual[0], scale, EPSILON, 0.0, False, alignment)[1]
+            assert torch.equal(columns, scales[0] if groups else scales), (quant, alignment)
+            if quant.startswith("fp8_group"):
+                assert columns.stride() == (1, 5 if alignment == 1 else 8), columns.stride()
+    for wrong, text in ((("fp8",), "expected fp8_tensor"), (("fp8_tensor",), "needs a scale"), (("none",), "expected fp8_tensor"),
+                        (("fp8_token", None, given_scale), "takes no scale"), (("fp8_tensor", None, weight), "a scale of 384"),
+                        (("fp8_group", None, None, EPSILON, 0.0, False, 4), "two dimensions")):
+        try:
+            fused(part, weight, *wrong)
+        except tutti.InvalidError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"no error that says {text}")
+
+
+def operator_calls(rank):
+    """Every operator with operands, some several times."""
+    ops, weight = torch.ops.tutti, torch.rand(128)
+    part, residual, square = torch.rand(3, 128), torch.rand(3, 128), torch.rand(2 * RANKS, 4) + rank
+    calls = [(ops.all_reduce, square), (ops.all_reduce_, square), (ops.all_gather, square, 1), (ops.reduce_scatter, square, "avg", 0),
+             (ops.all_to_all, square), (ops.all_to_all, square[:3], [1 + rank] * 2, [1, 2]),
+             (ops.all_gather_single, torch.zeros(2 * RANKS * RANKS, 4), square),
+             (ops.reduce_scatter_single, torch.zeros(2, 4), square, "max"), (ops.all_to_all_single, torch.zeros(2 * RANKS, 4), square),
+             (ops.broadcast, square, 1), (ops.broadcast_, square, 1), (ops.all_reduce_rms_norm, part, weight, residual),
+             (ops.all_reduce_rms_norm, part, weight), (ops.all_reduce_rms_norm_, part, weight, residual, 1e-5, 1.0),
+             (ops.all_reduce_rms_norm_, part, weight),
+             (ops.all_reduce_rms_norm_quant, part, weight, "fp8_tensor", residual, torch.ones(1)),
+             (ops.all_reduce_rms_norm_quant, part, weight, "int8_token", None, None, 1e-5, 0.0, True),
+             (ops.all_reduce_rms_norm_quant, part, weight, "fp8_group", residual, None, 1e-5, 0.0, False, 4)]
+    return calls
+
+
+def check_operators(rank):
+    """PyTorch's checks of each operator, and each in a whole graph."""
+    calls = operator_calls(rank)
+    defined = {name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("tutti::")}
+    last = {call.__name__: (call, *arguments) for call, *arguments in calls}
+    assert last.keys() == defined, defined
+    for call, *arguments in last.values():
+        torch.library.opcheck(call.default, tuple(arguments))
+
+    def every(calls):
+        results = []
+        for call, *arguments in calls:
+            found = call(*arguments)
+            results.append([each for each in arguments if isinstance(each, torch.Tensor)] if found is None else found)
+        return results
+
+    whole, _ = compiled(every)
+    both = []
+    for run in every, whole:
+        both.append(run([[call, *(each.clone() if isinstance(each, torch.Tensor) else each for each in arguments)]
+                         for call, *arguments in calls]))
+    torch.testing.assert_close(*both, rtol=0, atol=0)
 
 
 # ---- the pass
@@ -208,9 +320,12 @@ def run(rank, folder):
     with torch.inference_mode():
         check_operator(rank)
         check_layouts()
+        check_in_place()
+        check_quantised()
     with torch.no_grad():
         check_fused(rank)
         check_left(gloo)
+        check_operators(rank)
     try:
         torch.ops.tutti.all_reduce_rms_norm(torch.rand(2, HIDDEN, requires_grad=True), torch.rand(HIDDEN))[0].sum().backward()
     except tutti.InvalidError as error:

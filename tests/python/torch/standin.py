@@ -481,6 +481,17 @@ def rms_norm(rank):
                 assert launched_on() is current and cuda.standin_launches(None, ctypes.c_size_t(0)) == 1
             for value, right in zip(found, expected):
                 same(value, right)
+        quants = [("fp8_token", residual, None, 1e-5, 0.0, True) for residual in operands[2:]]
+        quants += [("fp8_tensor", None, torch.full((1,), .01)), ("fp8_group", None, None, 1e-5, 0.0, False, 4)]
+        for quant, *more in quants:
+            right = torch.ops.tutti.all_reduce_rms_norm_quant(*operands[:2], quant, *more)
+            found = _operators._all_reduce_rms_norm_quant(*given[:2], quant, *(
+                put(each) if isinstance(each, torch.Tensor) else each for each in more))
+            for pair in zip(found, right):
+                same(*(each.view(torch.uint8) if each.dtype.itemsize == 1 else each for each in pair))
+        _operators._all_reduce_rms_norm_in_place(*given, 1e-5)
+        same(given[0], expected[0])
+        same(given[2], expected[1])
 
 
 def device_counts(rank):
