@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
+import sys
 from contextlib import nullcontext
-from typing import Any, Callable
+from pathlib import Path
+from typing import Any, Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -14,7 +18,7 @@ from torch import Tensor, _C
 import tutti
 from tutti._dtypes import SUM
 from tutti._tutti import ffi, lib
-from tutti.torch._operands import VALUES, moved
+from tutti.torch._operands import VALUES, Operand, moved
 
 _MEETING_S = 60.0  # all ranks are there when the meeting begins
 _cast, _POINTER, _STREAM = ffi.cast, ffi.typeof("void *"), ffi.typeof("tutti_stream_t")
@@ -37,14 +41,22 @@ class Served:
         """Whether the library has the tensor's dtype. All ranks of an engine have the same."""
         return tensor.dtype in VALUES
 
-    def _run(self, function: Any, send: Tensor, recv: Tensor, block: Tensor, *more: Any) -> None:
-        """block: the operand of one block, as C's count and dtype say it."""
+    def _call(self, function: Any, *operands: Any) -> None:
         stream = _cast(_STREAM, _C._cuda_getCurrentRawStream(self._index)) if self._is_cuda else ffi.NULL
-        dtype, count = moved(block)
-        status = function(_cast(_POINTER, send.data_ptr()), _cast(_POINTER, recv.data_ptr()), count, dtype, *more,
-                          self.comm._handle, stream, self._options)
+        status = function(*operands, self.comm._handle, stream, self._options)
         if status:
             self.comm._raise(status)
+
+    def _run(self, function: Any, send: Tensor, recv: Tensor, block: Tensor, *more: Any) -> None:
+        """block: the operand of one block, as C's count and dtype say it."""
+        dtype, count = moved(block)
+        self._call(function, _cast(_POINTER, send.data_ptr()), _cast(_POINTER, recv.data_ptr()), count, dtype, *more)
+
+    def run_norm(self, norm: Any, operands: Sequence[Tensor], outputs: Sequence[Tensor], changed: Sequence[Operand]) -> None:
+        """All-reduce and RMSNorm: what tutti.torch._norm calls."""
+        self._call(lib.tutti_all_reduce_rms_norm_with, norm)
+        for each in changed:
+            each.done()
 
     def all_reduce(self, given: Tensor, output: Tensor) -> None:
         """Sums; output may be the input."""
@@ -64,6 +76,29 @@ class Served:
 
     def close(self) -> None:
         self.comm.close()
+
+
+def fuses() -> bool:
+    """Whether all-reduces may run together with the norm behind them. TUTTI_FUSE=0: no."""
+    return os.environ.get("TUTTI_FUSE", "1").lower() not in ("0", "off", "false", "no")
+
+
+def missing(*seams: str) -> str:
+    """The first of these functions and classes that the engine lacks, or "". Its modules are read, not imported."""
+    for seam in seams:
+        module, _, name = seam.rpartition(".")
+        if module in sys.modules:
+            found = hasattr(sys.modules[module], name)
+        else:
+            try:
+                spec = importlib.util.find_spec(module)
+                source = Path(spec.origin).read_text() if spec and spec.origin else ""
+            except (ImportError, OSError):
+                source = ""
+            found = re.search(rf"^(class|def) {name}\b", source, re.MULTILINE) is not None
+        if not found:
+            return seam
+    return ""
 
 
 def joined(blocks: Tensor, dim: int) -> Tensor:

@@ -7,7 +7,8 @@ asks for them by name, since their bases exist only then.
 
 CUDA: all_reduce, all_gather and reduce_scatter, out of place, on the current stream, eager or captured. What vLLM does for
 batch invariance is below these calls (one kernel of its own, NCCL's tree of one channel), so Tutti keeps its fast path in that
-mode: its sums have one order for every size.
+mode: its sums have one order for every size. In compiled graphs an all-reduce and the RMSNorm behind it are one operation
+(vllm_fusion.py), whose bits do not depend on the batch either.
 
 CPU: all_reduce in place, all_gather and gather, in vLLM's threads. torch.compile keeps them as operators.
 """
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from tutti._errors import DeclinedError
-from tutti.integrations._served import Served, joined, serve
+from tutti.integrations._served import Served, fuses, joined, missing, serve
 
 # The platforms that Tutti extends: their modules, and the communicators that they get.
 _PLATFORMS = {"CudaPlatform": ("vllm.platforms.cuda", "CudaCommunicator"),
@@ -33,6 +34,9 @@ _PLATFORMS = {"CudaPlatform": ("vllm.platforms.cuda", "CudaCommunicator"),
 _COMMUNICATORS = "vllm.distributed.device_communicators"
 _BASES = {"CudaCommunicator": f"{_COMMUNICATORS}.cuda_communicator", "CpuCommunicator": f"{_COMMUNICATORS}.cpu_communicator"}
 _GROUP = "tp"  # of vLLM's groups
+_MANAGER = "vllm.compilation.passes.pass_manager.PostGradPassManager"
+# In vLLM's additional_config, which its workers and its cache of graphs see: whether to fuse all-reduces with norms.
+FUSES = "tutti_fuse_allreduce_rms"
 _served: dict[str, Served] = {}  # by the names of the groups: for the operators
 
 
@@ -71,13 +75,15 @@ def _other_plugin() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Makes a class at its first use: CudaPlatform, CpuPlatform, ZenCpuPlatform, CudaCommunicator, CpuCommunicator."""
+    """Makes a class at its first use: CudaPlatform, CpuPlatform, ZenCpuPlatform, CudaCommunicator, CpuCommunicator, PassManager."""
     if name in _PLATFORMS:
         made = _platform(name)
     elif name == "CudaCommunicator":
         made = _cuda_communicator()
     elif name == "CpuCommunicator":
         made = _cpu_communicator()
+    elif name == "PassManager":
+        made = _pass_manager()
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     made.__name__ = made.__qualname__ = name
@@ -97,12 +103,21 @@ def _platform(name: str) -> Any:
 
         @classmethod
         def apply_config_platform_defaults(cls, vllm_config: Any) -> None:
-            """Unless the user has asked for it, FlashInfer's all-reduce with the norm is off: it goes round communicators."""
+            """Unless the user has said something of it, Tutti's all-reduce with the norm is on, and FlashInfer's off: that goes
+            round communicators."""
             super().apply_config_platform_defaults(vllm_config)
             passes, parallel = vllm_config.compilation_config.pass_config, vllm_config.parallel_config
             is_served = parallel.tensor_parallel_size > 1 and getattr(parallel, "nnodes", 1) == 1
             if is_served and getattr(passes, "fuse_allreduce_rms", True) is None:
                 passes.fuse_allreduce_rms = False
+                more = vllm_config.additional_config
+                if communicator == "CudaCommunicator" and isinstance(more, dict):
+                    more.setdefault(FUSES, _can_fuse(base))
+
+        @classmethod
+        def get_pass_manager_cls(cls) -> str:
+            own = str(super().get_pass_manager_cls())
+            return f"{__name__}.PassManager" if own == _MANAGER else own
 
         @classmethod
         def check_and_update_config(cls, vllm_config: Any) -> None:
@@ -111,6 +126,36 @@ def _platform(name: str) -> Any:
                 _log().info_once("Tutti has nothing to serve: the tensor-parallel size is 1.")
 
     return Platform
+
+
+def _can_fuse(platform: Any) -> bool:
+    """Whether the seams for the pass are there; the log says which is missing."""
+    if not fuses():
+        return False
+    lacking = missing(_MANAGER, "vllm.ir.ops.layernorm.rms_norm", "vllm.ir.ops.layernorm.fused_add_rms_norm")
+    if not lacking and not hasattr(platform, "get_pass_manager_cls"):
+        lacking = "Platform.get_pass_manager_cls"
+    if lacking:
+        _log().info_once("Tutti does not run all-reduces together with RMSNorm: this version has no %s.", lacking)
+    return not lacking
+
+
+def _pass_manager() -> Any:
+    from vllm.compilation.passes.pass_manager import PostGradPassManager as Base
+
+    from tutti.integrations.vllm_fusion import make_pass
+
+    class PassManager(Base):
+        def configure(self, config: Any) -> None:
+            """Tutti's pass runs behind those that only tidy, and before vLLM's fusions of norms."""
+            super().configure(config)
+            more = config.additional_config
+            if isinstance(more, dict) and more.get(FUSES):
+                names = [type(each).__name__ for each in self.passes]
+                place = sum(name in ("NoOpEliminationPass", "AddRMSNormFusionPass") for name in names[:2])
+                self.passes.insert(place, make_pass(_served, _log()))
+
+    return PassManager
 
 
 def _serve(communicator: Any, what: str) -> Served | None:
@@ -133,6 +178,8 @@ def _close(communicator: Any) -> None:
 
 def _cuda_communicator() -> Any:
     from vllm.distributed.device_communicators.cuda_communicator import CudaCommunicator as Base
+
+    _operators()
 
     class CudaCommunicator(Base):
         def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -171,7 +218,7 @@ def _cuda_communicator() -> Any:
     return CudaCommunicator
 
 
-# ---- the CPU. torch.compile keeps calls of the operators whole. They find the communicator by the group's name.
+# ---- the operators, which torch.compile keeps whole. They find the communicator by the group's name.
 
 def _all_reduce(tensor: Tensor, group: str) -> None:
     if tensor.is_contiguous():
@@ -191,9 +238,12 @@ def _all_gather(tensor: Tensor, size: int, group: str) -> Tensor:
 
 @functools.cache
 def _operators() -> Any:
+    from tutti.integrations.vllm_fusion import Operators
+
     library = torch.library.Library("tutti_vllm", "DEF")
     library.define("all_reduce(Tensor(a!) tensor, str group) -> ()")
     library.define("all_gather(Tensor tensor, int size, str group) -> Tensor")
+    Operators(_served, library)
     library.impl("all_reduce", _all_reduce, "CPU")
     library.impl("all_gather", _all_gather, "CPU")
     torch.library.register_fake("tutti_vllm::all_reduce", lambda tensor, group: None, lib=library)

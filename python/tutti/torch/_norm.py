@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from tutti._dtypes import QUANTS
-from tutti._errors import InvalidError
+from tutti._errors import DeclinedError, InvalidError
 from tutti._tutti import ffi, lib
 from tutti.torch._operands import VALUES, Operand
 
@@ -17,6 +17,11 @@ FLOATS = torch.float32, torch.float16, torch.bfloat16  # that can be normed
 _ALIGNMENT, _HIDDEN_STEP = 16, 8
 _GROUPS = {"fp8_group": lib.TUTTI_NORM_GROUP, "fp8_group_ue8m0": 4 * lib.TUTTI_NORM_GROUP}  # elements of a scale, or word
 _NAME = "torch.ops.tutti.all_reduce_rms_norm"
+
+
+# Runs the operation of a struct tutti_rms_norm *. The others are its input, weight and residual, its outputs, and those operands
+# that it changes.
+Run = Callable[[Any, Sequence[Tensor], Sequence[Tensor], "Sequence[Aligned]"], None]
 
 
 def is_served(hidden: Any) -> bool:
@@ -35,7 +40,7 @@ class Aligned(Operand):
             self.memory = self.memory.clone()
 
 
-def check(tensor: Tensor, weight: Tensor, residual: Tensor | None) -> None:
+def _check(tensor: Tensor, weight: Tensor, residual: Tensor | None) -> None:
     """What the library cannot check, which has no shapes."""
     if weight.dim() != 1 or tensor.dim() < 1 or tensor.size(-1) != weight.size(0):
         raise InvalidError(f"{_NAME}: rows of shape {tuple(tensor.shape)} and a weight of shape {tuple(weight.shape)}")
@@ -47,7 +52,7 @@ def check(tensor: Tensor, weight: Tensor, residual: Tensor | None) -> None:
                            f"{tuple(tensor.shape)}")
 
 
-def check_quant(quant: str, scale: Tensor | None) -> None:
+def _check_quant(quant: str, scale: Tensor | None) -> None:
     if quant not in QUANTS or quant == "none":
         raise InvalidError(f"{_NAME}_quant: quant \"{quant}\": expected {', '.join(name for name in QUANTS if name != 'none')}")
     if (scale is not None) != (quant == "fp8_tensor"):
@@ -56,15 +61,15 @@ def check_quant(quant: str, scale: Tensor | None) -> None:
         raise InvalidError(f"{_NAME}_quant: a scale of {scale.numel()} {scale.dtype}: expected one float32")
 
 
-def like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def _like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Such an output."""
     return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=tensor.device)
 
 
-def quantised(tensor: Tensor, quant: str, scale_alignment: int) -> tuple[Tensor, Tensor]:
+def _quantised(tensor: Tensor, quant: str, scale_alignment: int) -> tuple[Tensor, Tensor]:
     """The quantised output of rows, and its scales: [..., 1] of each token, [..., groups], or no elements if the caller gives
     the scale. scale_alignment: 0: rows lie one behind the other; n: columns do, with a multiple of n tokens each."""
-    values = like(tensor, torch.int8 if quant == "int8_token" else torch.float8_e4m3fn)
+    values = _like(tensor, torch.int8 if quant == "int8_token" else torch.float8_e4m3fn)
     dtype = torch.int32 if quant == "fp8_group_ue8m0" else torch.float32
     shape = list(tensor.shape)
     shape[-1] = 1 if quant.endswith("_token") else -(-shape[-1] // _GROUPS[quant]) if quant in _GROUPS else 0
@@ -77,7 +82,7 @@ def quantised(tensor: Tensor, quant: str, scale_alignment: int) -> tuple[Tensor,
     return values, columns.t()[:tokens]
 
 
-def operands(tensor: Tensor, weight: Tensor, epsilon: float, weight_bias: float, quant: str = "none",
+def _struct(tensor: Tensor, weight: Tensor, epsilon: float, weight_bias: float, quant: str = "none",
              **more: Tensor | None) -> Any:
     """A struct tutti_rms_norm *. The tensors are contiguous and aligned, and live as long as it does. more: its other operands,
     by their names."""
@@ -94,3 +99,63 @@ def operands(tensor: Tensor, weight: Tensor, epsilon: float, weight_bias: float,
     if scales is not None and quant in _GROUPS and not scales.is_contiguous():
         norm.scale_token_stride, norm.scale_group_stride = scales.stride()
     return norm
+
+
+def _call(run: Run, operands: Sequence[Aligned | None], outputs: Sequence[Tensor], epsilon: float, weight_bias: float,
+          quant: str = "none", changed: Sequence[Aligned] = (), **more: Tensor | None) -> None:
+    tensor, weight, residual = (None if each is None else each.memory for each in operands)
+    assert tensor is not None and weight is not None
+    norm = _struct(tensor, weight, epsilon, weight_bias, quant, residual_in=residual, **more)
+    run(norm, [each for each in (tensor, weight, residual) if each is not None], outputs, changed)
+
+
+def _operands(tensor: Tensor, weight: Tensor, residual: Tensor | None) -> tuple[Aligned, Aligned, Aligned | None]:
+    _check(tensor, weight, residual)
+    return Aligned(tensor), Aligned(weight), None if residual is None else Aligned(residual)
+
+
+def outputs(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """The norm, and the sum with the residual."""
+    return _like(tensor), _like(tensor)
+
+
+def normed(run: Run, tensor: Tensor, weight: Tensor, residual: Tensor | None, epsilon: float,
+           weight_bias: float) -> tuple[Tensor, Tensor]:
+    operands, found = _operands(tensor, weight, residual), outputs(tensor)
+    _call(run, operands, found, epsilon, weight_bias, norm_out=found[0], residual_out=found[1])
+    return found
+
+
+def normed_in_place(run: Run, tensor: Tensor, weight: Tensor, residual: Tensor | None, epsilon: float,
+                    weight_bias: float) -> None:
+    """tensor becomes the norm, and residual the sum."""
+    given, _, added = operands = _operands(tensor, weight, residual)
+    _call(run, operands, [tensor], epsilon, weight_bias, changed=[given] if added is None else [given, added],
+          norm_out=given.memory, residual_out=None if added is None else added.memory)
+
+
+def quantised_outputs(tensor: Tensor, quant: str, scale: Tensor | None, with_norm: bool,
+                      scale_alignment: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Values, scales, the sum, and the norm, which has no elements if it is not wanted."""
+    _check_quant(quant, scale)
+    norm = _like(tensor) if with_norm else torch.empty([0], dtype=tensor.dtype, device=tensor.device)
+    return *_quantised(tensor, quant, scale_alignment), _like(tensor), norm
+
+
+def normed_quantised(run: Run, tensor: Tensor, weight: Tensor, quant: str, residual: Tensor | None, scale: Tensor | None,
+                     epsilon: float, weight_bias: float, with_norm: bool,
+                     scale_alignment: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    operands = _operands(tensor, weight, residual)
+    values, scales, total, norm = found = quantised_outputs(tensor, quant, scale, with_norm, scale_alignment)
+
+    def call(norm: Tensor | None) -> None:
+        _call(run, operands, found, epsilon, weight_bias, quant, norm_out=norm, residual_out=total, quant_out=values,
+              scales=scales if scale is None else scale)
+
+    try:
+        call(norm if with_norm else None)
+    except DeclinedError:
+        if with_norm:
+            raise
+        call(_like(tensor))  # where devices do not reach each other, the sum has to lie somewhere
+    return found

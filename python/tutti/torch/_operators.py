@@ -21,7 +21,7 @@ from tutti._errors import InvalidError
 from tutti._tutti import lib
 from tutti.torch import _norm
 from tutti.torch._group import ProcessGroup
-from tutti.torch._norm import Aligned
+from tutti.torch._operands import Operand
 
 LIBRARY = torch.library.Library("tutti", "DEF")
 
@@ -134,47 +134,33 @@ def _broadcast_in_place(tensor: Tensor, root: int, group: str = "") -> None:
 
 # ---- with RMSNorm (_norm.py)
 
-def _run_norm(group: str, outputs: list[Tensor], given: Aligned, weight: Aligned, residual: Aligned | None, epsilon: float,
-              weight_bias: float, quant: str = "none", changed: Sequence[Aligned] = (), **more: Tensor | None) -> None:
-    """changed: the operands that are written. more: the outputs, as _norm.operands() takes them."""
-    added = None if residual is None else residual.memory
-    tensors = [each for each in (given.memory, weight.memory, added) if each is not None]
-    norm = _norm.operands(given.memory, weight.memory, epsilon, weight_bias, quant, residual_in=added, **more)
-    found = _group(group, given.tensor.device)
-    found._collective("all_reduce_rms_norm", found._device("all_reduce_rms_norm", tensors),
-                      [(lib.tutti_all_reduce_rms_norm_with, norm)], changed, tensors[:1], outputs, _NORM, (norm, tensors))
+def _runner(name: str, device: torch.device) -> _norm.Run:
+    found = _group(name, device)
 
+    def run(norm: Any, operands: Sequence[Tensor], outputs: Sequence[Tensor], changed: Sequence[Operand]) -> None:
+        found._collective("all_reduce_rms_norm", found._device("all_reduce_rms_norm", operands),
+                          [(lib.tutti_all_reduce_rms_norm_with, norm)], changed, operands[:1], list(outputs), _NORM,
+                          (norm, operands))
 
-def _aligned(tensor: Tensor, weight: Tensor, residual: Tensor | None) -> tuple[Aligned, Aligned, Aligned | None]:
-    _norm.check(tensor, weight, residual)
-    return Aligned(tensor), Aligned(weight), None if residual is None else Aligned(residual)
+    return run
 
 
 def _all_reduce_rms_norm(tensor: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-6,
                          weight_bias: float = 0.0, group: str = "") -> tuple[Tensor, Tensor]:
-    operands = _aligned(tensor, weight, residual)
-    normed, total = _norm.like(tensor), _norm.like(tensor)
-    _run_norm(group, [normed, total], *operands, epsilon, weight_bias, norm_out=normed, residual_out=total)
-    return normed, total
+    return _norm.normed(_runner(group, tensor.device), tensor, weight, residual, epsilon, weight_bias)
 
 
 def _all_reduce_rms_norm_in_place(tensor: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-6,
                                   weight_bias: float = 0.0, group: str = "") -> None:
-    given, weights, added = operands = _aligned(tensor, weight, residual)
-    _run_norm(group, [tensor], *operands, epsilon, weight_bias, changed=[given] if added is None else [given, added],
-              norm_out=given.memory, residual_out=None if added is None else added.memory)
+    _norm.normed_in_place(_runner(group, tensor.device), tensor, weight, residual, epsilon, weight_bias)
 
 
 def _all_reduce_rms_norm_quant(
         tensor: Tensor, weight: Tensor, quant: str, residual: Tensor | None = None, scale: Tensor | None = None,
         epsilon: float = 1e-6, weight_bias: float = 0.0, with_norm: bool = False, scale_alignment: int = 0,
         group: str = "") -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    operands = _aligned(tensor, weight, residual)
-    values, scales, total, normed = found = _quantised(tensor, weight, quant, residual, scale, epsilon, weight_bias, with_norm,
-                                                       scale_alignment)
-    _run_norm(group, list(found), *operands, epsilon, weight_bias, quant, norm_out=normed if with_norm else None,
-              residual_out=total, quant_out=values, scales=scales if scale is None else scale)
-    return found
+    return _norm.normed_quantised(_runner(group, tensor.device), tensor, weight, quant, residual, scale, epsilon, weight_bias,
+                                  with_norm, scale_alignment)
 
 
 # ---- their shapes, for torch.compile
@@ -208,16 +194,13 @@ def _sent(tensor: Tensor, root: int, group: str = "") -> Tensor:
 
 def _normed(tensor: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-6, weight_bias: float = 0.0,
             group: str = "") -> tuple[Tensor, Tensor]:
-    return _norm.like(tensor), _norm.like(tensor)
+    return _norm.outputs(tensor)
 
 
 def _quantised(tensor: Tensor, weight: Tensor, quant: str, residual: Tensor | None = None, scale: Tensor | None = None,
                epsilon: float = 1e-6, weight_bias: float = 0.0, with_norm: bool = False, scale_alignment: int = 0,
                group: str = "") -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _norm.check_quant(quant, scale)
-    values, scales = _norm.quantised(tensor, quant, scale_alignment)
-    normed = _norm.like(tensor) if with_norm else torch.empty([0], dtype=tensor.dtype, device=tensor.device)
-    return values, scales, _norm.like(tensor), normed
+    return _norm.quantised_outputs(tensor, quant, scale, with_norm, scale_alignment)
 
 
 # ---- gradients

@@ -11,6 +11,7 @@ import sys
 import types
 from unittest import mock
 
+import graphs
 import torch
 
 logged = []  # what the engines' logs have
@@ -35,6 +36,10 @@ def _module(name, **values):
 # ---- vLLM
 
 class Platform:
+    @classmethod
+    def get_pass_manager_cls(cls):
+        return "vllm.compilation.passes.pass_manager.PostGradPassManager"
+
     @classmethod
     def get_device_communicator_cls(cls):
         return cls.own
@@ -93,6 +98,14 @@ class CpuCommunicator(Communicator):
         return True
 
 
+class PostGradPassManager:
+    def __init__(self):
+        self.passes = []
+
+    def configure(self, config):
+        self.passes = [type(name, (), {})() for name in config.names]
+
+
 def install_vllm(kind):
     """Stubs of vLLM for "cuda" or "cpu"; returns the class of the platform that the plug-in chooses, None: vLLM's own."""
     plugins = {"cuda": lambda: "vllm.platforms.cuda.CudaPlatform" if kind == "cuda" else None,
@@ -103,6 +116,9 @@ def install_vllm(kind):
     _module("vllm.platforms.cpu", CpuPlatform=CpuPlatform)
     _module("vllm.distributed.device_communicators.cuda_communicator", CudaCommunicator=CudaCommunicator)
     _module("vllm.distributed.device_communicators.cpu_communicator", CpuCommunicator=CpuCommunicator)
+    _module("vllm.compilation.passes.pass_manager", PostGradPassManager=PostGradPassManager)
+    _module("vllm.compilation.passes.inductor_pass", InductorPass=type("InductorPass", (), {}))
+    _module("vllm.ir.ops.layernorm", rms_norm=None, fused_add_rms_norm=None)
     import _tutti_engines
 
     path = _tutti_engines.vllm()
@@ -128,14 +144,22 @@ def graph_capture(communicator):
     yield
 
 
+def configured(platform, asked=None, size=2, nodes=1, **more):
+    """What a config says after VllmConfig.__post_init__()."""
+    config = types.SimpleNamespace(
+        compilation_config=types.SimpleNamespace(pass_config=types.SimpleNamespace(fuse_allreduce_rms=asked)),
+        parallel_config=types.SimpleNamespace(tensor_parallel_size=size, nnodes=nodes), additional_config=more)
+    platform.apply_config_platform_defaults(config)
+    return config
+
+
 def check_platform(platform, base):
     assert issubclass(platform, base) and platform is not base and platform._enum == base._enum
     for size, nodes, asked, expected in (2, 1, None, False), (2, 1, True, True), (1, 1, None, None), (2, 2, None, None):
-        passes = types.SimpleNamespace(fuse_allreduce_rms=asked)
-        platform.apply_config_platform_defaults(types.SimpleNamespace(
-            compilation_config=types.SimpleNamespace(pass_config=passes),
-            parallel_config=types.SimpleNamespace(tensor_parallel_size=size, nnodes=nodes)))
-        assert passes.fuse_allreduce_rms is expected
+        config = configured(platform, asked, size, nodes)
+        assert config.compilation_config.pass_config.fuse_allreduce_rms is expected
+        fuses = {"tutti_fuse_allreduce_rms": True} if asked is None and expected is False and base is CudaPlatform else {}
+        assert config.additional_config == fuses, config
     with mock.patch.object(base, "own", "another.Communicator"):  # of a version that Tutti does not know
         assert platform.get_device_communicator_cls() == base.own
     logged.clear()
@@ -182,6 +206,7 @@ def vllm_cuda(r, group, same, capture):
         given.copy_(r.late(r.tensor(8192, r.rank + step)))
         replay()
         same(results[0], torch.cat([r.tensor(8192, step) * 2 + 1] * 2))
+    graphs.check_operators(r, communicator, same, capture)
     communicator.destroy()
     assert communicator.is_destroyed and communicator.all_reduce(given) == "own all_reduce"
     _refusals(r, platform, group)
@@ -245,6 +270,29 @@ def vllm_cpu(r, group, same):
         communicator = join(platform, group, device)
         check_log(r.rank, "TUTTI_DISABLE is set")
     assert communicator.shares_memory and communicator.gather(rows) == "own gather"
+
+
+def vllm_passes():
+    """The pass is there if the config says so, and the config does if nobody switches it off and the seams are there."""
+    platform = install_vllm("cuda")
+    logged.clear()
+    for environment, given, expected in (("1", {}, True), ("0", {}, False), ("off", {}, False),
+                                         ("1", {"tutti_fuse_allreduce_rms": False}, False)):
+        with mock.patch.dict(os.environ, {"TUTTI_FUSE": environment}):
+            assert configured(platform, **given).additional_config == {"tutti_fuse_allreduce_rms": expected}
+    assert not logged
+    for module, name in ("vllm.compilation.passes.pass_manager", "PostGradPassManager"), ("vllm.ir.ops.layernorm", "rms_norm"):
+        with mock.patch.object(sys.modules[module], name):
+            delattr(sys.modules[module], name)
+            assert configured(platform).additional_config == {"tutti_fuse_allreduce_rms": False}
+            assert f"this version has no {module}.{name}" in logged.pop(), logged
+    for names, place in (("NoOpEliminationPass", "AddRMSNormFusionPass", "RMSNormQuantFusionPass"), 2), (("RMSNormQuantFusionPass",), 0):
+        for fuses in True, False:
+            manager = resolve(platform.get_pass_manager_cls())()
+            manager.configure(types.SimpleNamespace(names=names, additional_config={"tutti_fuse_allreduce_rms": fuses}))
+            found = [type(each).__name__ for each in manager.passes]
+            assert found == [*names[:place], *["RmsNormPass"] * fuses, *names[place:]], found
+    assert len(manager.passes) == 1 and isinstance(resolve(platform.get_pass_manager_cls()), type)
 
 
 def vllm_unused():

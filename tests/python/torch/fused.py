@@ -135,6 +135,16 @@ def check_quantised():
             assert torch.equal(columns, scales[0] if groups else scales), (quant, alignment)
             if quant.startswith("fp8_group"):
                 assert columns.stride() == (1, 5 if alignment == 1 else 8), columns.stride()
+    taken = []
+
+    def declining(norm, *_):
+        """As where devices do not reach each other: the norm has to lie somewhere."""
+        taken.append(bool(norm.norm_out))
+        if not taken[-1]:
+            raise tutti.DeclinedError("without norm_out")
+
+    tutti.torch._norm.normed_quantised(declining, part, weight, "fp8_token", residual, None, EPSILON, 0.0, False, 0)
+    assert taken == [False, True], taken
     for wrong, text in ((("fp8",), "expected fp8_tensor"), (("fp8_tensor",), "needs a scale"), (("none",), "expected fp8_tensor"),
                         (("fp8_token", None, given_scale), "takes no scale"), (("fp8_tensor", None, weight), "a scale of 384"),
                         (("fp8_group", None, None, EPSILON, 0.0, False, 4), "two dimensions")):
