@@ -90,11 +90,10 @@ def missing(*seams: str) -> str:
         if module in sys.modules:
             found = hasattr(sys.modules[module], name)
         else:
-            try:
-                spec = importlib.util.find_spec(module)
-                source = Path(spec.origin).read_text() if spec and spec.origin else ""
-            except (ImportError, OSError):
-                source = ""
+            package, *parts = module.split(".")
+            spec = importlib.util.find_spec(package)
+            files = [Path(place, *parts).with_suffix(".py") for place in spec.submodule_search_locations or ()] if spec else []
+            source = next((file.read_text() for file in files if file.is_file()), "")
             found = re.search(rf"^(class|def) {name}\b", source, re.MULTILINE) is not None
         if not found:
             return seam

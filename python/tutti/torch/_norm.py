@@ -14,7 +14,7 @@ from tutti._tutti import ffi, lib
 from tutti.torch._operands import VALUES, Operand
 
 FLOATS = torch.float32, torch.float16, torch.bfloat16  # that can be normed
-_ALIGNMENT, _HIDDEN_STEP = 16, 8
+_ALIGNMENT, _HIDDEN_STEP, _HIDDEN_MAX = 16, 8, int(lib.TUTTI_NORM_HIDDEN_MAX)
 _GROUPS = {"fp8_group": lib.TUTTI_NORM_GROUP, "fp8_group_ue8m0": 4 * lib.TUTTI_NORM_GROUP}  # elements of a scale, or word
 _NAME = "torch.ops.tutti.all_reduce_rms_norm"
 
@@ -26,7 +26,7 @@ Run = Callable[[Any, Sequence[Tensor], Sequence[Tensor], "Sequence[Aligned]"], N
 
 def is_served(hidden: Any) -> bool:
     """Whether rows of this length can be normed."""
-    return isinstance(hidden, int) and 0 < hidden <= lib.TUTTI_NORM_HIDDEN_MAX and hidden % _HIDDEN_STEP == 0
+    return isinstance(hidden, int) and 0 < hidden <= _HIDDEN_MAX and hidden % _HIDDEN_STEP == 0
 
 
 class Aligned(Operand):

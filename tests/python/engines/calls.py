@@ -337,15 +337,57 @@ class CustomAllReduceV2:
         self.is_closed = True
 
 
+def _sglang_fusion():
+    """What the hooks of the fused call read."""
+    layers = "sglang.srt.layers"
+    _module(f"{layers}.flashinfer_comm_fusion", flashinfer_allreduce_residual_rmsnorm=None, uses_cutedsl_ar_fusion=lambda: False,
+            resolve_fusion_group=None)
+    _module(f"{layers}.dp_attention", is_dp_attention_enabled=lambda: False)
+    _module(f"{layers}.layer_boundary.residual.add_norm", flashinfer_ar_fusion_applies=None)
+
+
+def _sglang_fused(r, group, comm, fused, applies, same, capture):
+    """As _forward_with_allreduce_fusion(), and the question that comes before."""
+    module = sys.modules["sglang.srt.layers.flashinfer_comm_fusion"]
+    coordinator = types.SimpleNamespace(cpu_group=group, ca_comm=comm)
+    module.resolve_fusion_group = lambda use_attn_tp_group: (2, r.rank, coordinator)
+    hidden, results = 256, []
+    part, residual = (r.tensor(3 * hidden, r.rank) / 8).view(3, hidden), torch.full((3, hidden), 2.)
+    total = (r.tensor(3 * hidden, 0) * 2 + 1).view(3, hidden) / 8 + residual
+    given = [r.late(each) for each in (part, residual, torch.ones(hidden))]
+
+    def call(**more):
+        return fused(lambda *_, **__: "own", input_tensor=more.pop("input", given[0]), residual=given[1], weight=given[2], eps=1e-5,
+                     max_token_num=2048, use_attn_tp_group=True, **more)
+
+    assert applies(lambda size: False, 4096) and applies(lambda size: True, 4) and not applies(lambda size: False, 0)
+    results.append(call())
+    capture(lambda: results.append(call()))()
+    for norm, found in results:
+        same(found, total)
+        torch.testing.assert_close(r.back(norm), total * (total.square().mean(-1, keepdim=True) + 1e-5).rsqrt())
+    same(given[1], residual)  # SGLang counts on a residual of its own
+    assert call(input=r.late(part[:, :12])) == "own"  # rows that Tutti does not norm
+    for target, name, value in ((module, "uses_cutedsl_ar_fusion", lambda: True), (coordinator, "ca_comm", None),
+                                (module, "resolve_fusion_group", lambda use_attn_tp_group: (1, 0, None)),
+                                (sys.modules["sglang.srt.layers.dp_attention"], "is_dp_attention_enabled", lambda: True)):
+        with mock.patch.object(target, name, value):
+            assert not applies(lambda size: False, 4) and applies(lambda size: True, 4) and call() == "own", name
+
+
 def sglang(r, group, same, capture):
     hooks = {}
     registry = types.SimpleNamespace(register=lambda target, hook, kind: hooks.update({target: (hook, kind)}))
     _module("sglang.srt.plugins.hook_registry", HookRegistry=registry, HookType=types.SimpleNamespace(AROUND="around"))
+    _sglang_fusion()
     import _tutti_engines
 
     _tutti_engines.sglang()
-    (target, (hook, kind)), = hooks.items()
-    assert target.endswith(".custom_all_reduce.dispatch_custom_allreduce") and kind == "around"
+    targets = sorted(hooks)
+    assert [target.rpartition(".")[2] for target in targets] == [
+        "dispatch_custom_allreduce", "flashinfer_allreduce_residual_rmsnorm", "flashinfer_ar_fusion_applies"]
+    assert all(kind == "around" for _, kind in hooks.values())
+    hook, fused, applies = (hooks[target][0] for target in targets)
 
     def make():
         """As GroupCoordinator.__init__()."""
@@ -366,15 +408,26 @@ def sglang(r, group, same, capture):
             replay = capture(lambda: results.append(comm.custom_all_reduce(given)))
         replay()
         same(results[0], r.tensor(4099, 0) * 2 + 1)
+        _sglang_fused(r, group, comm, fused, applies, same, capture)
         comm.disabled = True
         assert not comm.should_custom_ar(given) and comm.custom_all_reduce(given) is None
+        assert not applies(lambda size: False, 4)
         comm.close()
+        comm.disabled = False
+        assert not applies(lambda size: False, 4)
         assert getattr(comm, "is_closed", True)
     CustomAllReduceV2.is_off = False
     with mock.patch.dict(os.environ, {"TUTTI_DISABLE": "1"}), mock.patch("tutti.integrations.sglang._log", Log()):
         comm = make()
         check_log(r.rank, "TUTTI_DISABLE is set")
         assert comm.custom_all_reduce(given) == "own all_reduce"
+        for environment, module, count in ({"TUTTI_FUSE": "0"}, None, 0), ({}, "dp_attention", 1):
+            hooks.clear()
+            parent = sys.modules["sglang.srt.layers.dp_attention"].__dict__ if module else {}
+            with mock.patch.dict(os.environ, {"TUTTI_DISABLE": "0", **environment}), mock.patch.dict(parent, clear=True):
+                _tutti_engines.sglang()
+            assert len(hooks) == 1 and len(logged) == count, (hooks, logged)
+        assert "has no sglang.srt.layers.dp_attention.is_dp_attention_enabled" in logged.pop()
         hooks.clear()
         with mock.patch.object(logging.getLogger("sglang.srt.tutti"), "warning", Log().warning):
             _tutti_engines.sglang()
