@@ -53,5 +53,7 @@ enum tutti_status device_all_reduce_rms_norm(const struct tutti_rms_norm *norm, 
                                              tutti_stream_t stream,
                                              const struct tutti_call_options *options);
 enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream);
+/* What came of such a call, once its stream is empty. status: what the call has returned. */
+enum tutti_status device_wait(enum tutti_status status, tutti_comm_t *comm, tutti_stream_t stream);
 
 #endif

@@ -266,6 +266,15 @@ static enum tutti_status fault_of(tutti_comm_t *comm)
     return error_set(status, "%s", text);
 }
 
+enum tutti_status device_wait(enum tutti_status status, tutti_comm_t *comm, tutti_stream_t stream)
+{
+    if (device_enqueued && !status)
+        device_enqueued();
+    if (!gpu_stream_synchronize(stream) && !status)
+        status = broken();
+    return status ? status : fault_of(comm);
+}
+
 /* To the end of the stream, and what came of it. */
 static enum tutti_status call_run(struct call *call, struct stage *stage)
 {
@@ -273,12 +282,9 @@ static enum tutti_status call_run(struct call *call, struct stage *stage)
     tutti_stream_t stream = stage->streams[takes_turns() ? stage->turn++ % 2 : 0];
     enum tutti_status status =
         launches() ? call_capture(call, stream, &graph) : call_make(call, stream);
-    if (device_enqueued && !status)
-        device_enqueued();
-    if (!gpu_stream_synchronize(stream) && !status)
-        status = broken();
+    status = device_wait(status, call->comm, stream);
     gpu_graph_destroy(graph);
-    return status ? status : fault_of(call->comm);
+    return status;
 }
 
 static bool is_poison(const unsigned char *bytes, size_t count)

@@ -3,6 +3,7 @@
 
 #include "../../tools/collective.h"
 #include "../../tools/collective_call.h"
+#include "../../tools/gpu.h"
 #include "base/deadline.h"
 #include "base/layout.h"
 #include "base/point.h"
@@ -28,6 +29,10 @@ enum {
     V_PIECES = LAYOUT_WINDOW + 1,
     CUDA_MEMORY_BYTES = 4 << 20,
     CUDA_BLOCK_BYTES = 160 << 10,
+    NORM_HIDDEN = 24,
+    NORM_ROWS_HIDDEN = 1024,
+    NORM_CUDA_ROWS = 32,
+    NORM_CUDA_BYTES = (NORM_CUDA_ROWS + 1) * NORM_ROWS_HIDDEN * 2,
 };
 
 /* The operation passes these; those that are passed once a piece lie in several pieces. */
@@ -79,6 +84,8 @@ static const struct faults_point cpu_points[] = {
     {"two_shot.collected", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.reduced", CALL_TWO_SHOT, 5, PART_MISSING},
     {"two_shot.collected", CALL_TWO_SHOT, 5, PART_GIVEN},
+    {"small.written", CALL_NORM, 1, PART_MISSING},
+    {"two_shot.reduced", CALL_NORM_ROWS, 1, PART_MISSING},
     {"direct.entered", CALL_DIRECT, 1, PART_MISSING},
     {"direct.reduced", CALL_DIRECT, 1, PART_MISSING},
     {"mesh.filled", CALL_MESH, 1, PART_MISSING},
@@ -109,6 +116,8 @@ static const struct faults_point cuda_points[] = {
     {"call.before", CALL_COUNTED_TO_ALL, 1, PART_MISSING},
     {"call.enqueued", CALL_COUNTED_TO_ALL, 1, PART_UNSURE},
     {"call.before", CALL_COUNTED_REDUCE, 1, PART_MISSING},
+    {"call.before", CALL_NORM, 1, PART_MISSING},
+    {"call.enqueued", CALL_NORM_ROWS, 1, PART_UNSURE},
 };
 
 enum {
@@ -188,6 +197,8 @@ int faults_begin(struct faults_rank *self, struct ranks *ranks, int rank, tutti_
         self->memory = calloc(1, device_is_cuda() ? CUDA_MEMORY_BYTES : MEMORY_BYTES);
         RANKS_CHECK(self->memory);
     }
+    if (device_is_cuda() && (call == CALL_NORM || call == CALL_NORM_ROWS))
+        RANKS_CHECK(device_bind(rank) && (self->device = gpu_alloc(NORM_CUDA_BYTES)) != NULL);
     return 0;
 }
 
@@ -195,6 +206,9 @@ void faults_end(struct faults_rank *self)
 {
     if (!self->group)
         free(self->memory);
+    if (self->device)
+        gpu_free(self->device);
+    self->device = NULL;
     tutti_symm_group_destroy(self->group);
     self->memory = NULL;
     self->group = NULL;
@@ -337,16 +351,60 @@ static enum tutti_status call_set(struct faults_rank *self, int64_t timeout_ms)
     return status == TUTTI_OK ? ended : status;
 }
 
-/* Of five pieces on CPU, whether they are pushed or pulled. */
-static enum tutti_status two_shot(struct faults_rank *self, int64_t timeout_ms)
+/* Five pieces on CPU, whether they are pushed or pulled. */
+static size_t two_shot_bytes(const struct faults_rank *self)
 {
     const size_t size = (size_t)self->ranks->size;
+    return cpu_group_of(self->comm->peers)->limits.pushes
+               ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
+               : 9 * PIECE_BYTES / 2;
+}
+
+static enum tutti_status two_shot(struct faults_rank *self, int64_t timeout_ms)
+{
     if (device_is_cuda())
         return all_reduce_cuda(self, FORCED(TWO_SHOT_LINES), 512 * 1024, timeout_ms);
-    const size_t bytes = cpu_group_of(self->comm->peers)->limits.pushes
-                             ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
-                             : 9 * PIECE_BYTES / 2;
-    return all_reduce(self, TUTTI_ALGO_TWO_SHOT, bytes, TUTTI_CALL_NO_ZERO_COPY, timeout_ms);
+    return all_reduce(self, TUTTI_ALGO_TWO_SHOT, two_shot_bytes(self), TUTTI_CALL_NO_ZERO_COPY,
+                      timeout_ms);
+}
+
+/* Of rows of bfloat16, in place. A GPU's operands lie in its memory, the weight behind the rows. */
+static enum tutti_status norm(struct faults_rank *self, size_t hidden, size_t tokens,
+                              enum tutti_algo algo, int64_t timeout_ms)
+{
+    static const uint16_t weight[NORM_ROWS_HIDDEN] __attribute__((aligned(16)));
+    const bool is_other = self->wrong == WRONG_COUNT;
+    char *rows = self->device ? self->device : self->memory;
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .algo = device_is_shared() ? TUTTI_ALGO_NONE : algo,
+                                               .flags =
+                                                   device_is_cuda() ? 0 : TUTTI_CALL_NO_ZERO_COPY,
+                                               .timeout_ms = timeout_ms};
+    const struct tutti_rms_norm call = {
+        .struct_size = sizeof call,
+        .tokens = tokens,
+        .hidden = hidden - (is_other ? 8 : 0),
+        .dtype = self->wrong == WRONG_DTYPE ? TUTTI_FLOAT16 : TUTTI_BFLOAT16,
+        .input = rows,
+        .norm_out = rows,
+        .weight = self->device ? rows + tokens * hidden * sizeof *weight : (const void *)weight,
+        .weight_dtype = TUTTI_BFLOAT16,
+        .epsilon = self->wrong == WRONG_OP ? 1e-6f : 1e-5f,
+    };
+    if (self->wrong == WRONG_ORDER)
+        return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
+    if (!self->device)
+        return tutti_all_reduce_rms_norm_with(&call, self->comm, TUTTI_STREAM_DEFAULT, &options);
+    return device_wait(
+        device_all_reduce_rms_norm(&call, self->comm, TUTTI_STREAM_DEFAULT, &options), self->comm,
+        TUTTI_STREAM_DEFAULT);
+}
+
+static enum tutti_status norm_rows(struct faults_rank *self, int64_t timeout_ms)
+{
+    const size_t rows =
+        self->device ? NORM_CUDA_ROWS : two_shot_bytes(self) / NORM_ROWS_HIDDEN / sizeof(uint16_t);
+    return norm(self, NORM_ROWS_HIDDEN, rows, TUTTI_ALGO_TWO_SHOT, timeout_ms);
 }
 
 static enum tutti_status mesh(struct faults_rank *self, int64_t timeout_ms)
@@ -376,10 +434,26 @@ static const enum tutti_collective collective_of[] = {
     [CALL_COUNTED_REDUCE] = TUTTI_COLLECTIVE_REDUCE_SCATTER_V,
 };
 
-enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
+/* Whether the operations pass this rank by. */
+static bool is_apart(const struct faults_rank *self)
+{
+    const int victim = self->scenario->victim;
+    return self->scenario->point->call == CALL_SUBSET && self->rank != victim &&
+           self->rank != (victim + 1) % self->ranks->size;
+}
+
+static enum tutti_status subset(struct faults_rank *self, const struct tutti_call_options *options)
 {
     const int size = self->ranks->size, victim = self->scenario->victim;
     const int pair[] = {victim, (victim + 1) % size};
+    if (is_apart(self))
+        return TUTTI_OK;
+    return tutti_barrier_with(self->comm, size > 2 ? pair : NULL, size > 2 ? 2 : 0,
+                              TUTTI_STREAM_DEFAULT, options);
+}
+
+enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
+{
     const uint32_t copies = TUTTI_CALL_NO_ZERO_COPY;
     struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = timeout_ms};
     plan.operation++;
@@ -389,6 +463,10 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
         return all_reduce_cuda(self, FORCED(TWO_SHOT_PIPELINED), CUDA_MEMORY_BYTES, timeout_ms);
     case CALL_LINES:
         return all_reduce_cuda(self, FORCED(ONE_SHOT_LINES), 64 * 1024, timeout_ms);
+    case CALL_NORM:
+        return norm(self, NORM_HIDDEN, 2, TUTTI_ALGO_ONE_SHOT, timeout_ms);
+    case CALL_NORM_ROWS:
+        return norm_rows(self, timeout_ms);
     case CALL_SMALL:
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, 100, 0, timeout_ms);
     case CALL_ONE_SHOT:
@@ -430,11 +508,7 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
         }
         break;
     case CALL_SUBSET:
-        if (self->rank != pair[0] && self->rank != pair[1])
-            return TUTTI_OK;
-        if (size > 2)
-            return tutti_barrier_with(self->comm, pair, 2, TUTTI_STREAM_DEFAULT, &options);
-        break;
+        return subset(self, &options);
     }
     return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
 }
@@ -490,14 +564,6 @@ int faults_first(const struct faults_rank *self)
 int faults_last(const struct faults_rank *self)
 {
     return self->scenario->point->part == PART_UNSURE ? FAULT_AT + 1 : faults_first(self);
-}
-
-/* Whether the operations pass this rank by. */
-static bool is_apart(const struct faults_rank *self)
-{
-    const int victim = self->scenario->victim;
-    return self->scenario->point->call == CALL_SUBSET && self->rank != victim &&
-           self->rank != (victim + 1) % self->ranks->size;
 }
 
 /* Where one of the others has yet to come 20 ms after the first it may never do so, having heard of

@@ -44,6 +44,8 @@ enum faults_call {
     CALL_SUBSET,    /* of the victim and the next rank */
     CALL_PIPELINED, /* on a GPU, as the next is */
     CALL_LINES,
+    CALL_NORM,      /* all-reduce and RMSNorm of a few bytes */
+    CALL_NORM_ROWS, /* ... of many rows, by a two-shot */
 };
 
 /* What the victim has given to its operation at a point. */
@@ -85,6 +87,7 @@ struct faults_rank {
     tutti_comm_t *comm;
     tutti_comm_t *others; /* all ranks but the victim; NULL on the victim */
     void *memory;
+    void *device;              /* a GPU's memory, for what takes no operands of the host, or NULL */
     tutti_symm_group_t *group; /* that owns the memory, or NULL */
     enum faults_wrong wrong;   /* of the next calls; of all-reduces, but for the order */
 };

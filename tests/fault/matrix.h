@@ -19,6 +19,7 @@ enum stage {
     TWO_SHOT,
     PAIR,
     COUNTED, /* v-forms that read their counts when they run */
+    NORM,    /* all-reduce and RMSNorm */
     MESH,
     RING,
     BARRIER,

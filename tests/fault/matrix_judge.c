@@ -18,9 +18,9 @@
 enum { HANG_S = 120, REASON_BYTES = 400 };
 
 const char *const matrix_places[PLACES] = {"processes", "threads", "cuda"};
-const char *const matrix_stages[STAGES] = {"set-up",  "between", "one-shot", "two-shot",
-                                           "pair",    "counts",  "mesh",     "ring",
-                                           "barrier", "group",   "destroy"};
+const char *const matrix_stages[STAGES] = {"set-up", "between", "one-shot", "two-shot",
+                                           "pair",   "counts",  "norm",     "mesh",
+                                           "ring",   "barrier", "group",    "destroy"};
 
 static const char *const verdicts[] = {"ok", "wrong", "hang", "crash", "leak", "missed"};
 

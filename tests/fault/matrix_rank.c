@@ -28,6 +28,7 @@ static bool is_of_stage(enum faults_call call, enum stage stage)
                  1 << CALL_OFFER | 1 << CALL_TAKE | 1 << CALL_COLLECT_V | 1 << CALL_DEAL_V |
                  1 << CALL_GATHER_V | 1 << CALL_SCATTER_V | 1 << CALL_TO_ALL_V,
         [COUNTED] = 1 << CALL_COUNTED_TO_ALL | 1 << CALL_COUNTED_REDUCE,
+        [NORM] = 1 << CALL_NORM | 1 << CALL_NORM_ROWS,
         [MESH] = 1 << CALL_MESH,
         [RING] = 1 << CALL_RING,
         [BARRIER] = 1 << CALL_BARRIER,
@@ -98,6 +99,7 @@ int matrix_points(const struct cell *cell, struct faults_point *points, int most
     case TWO_SHOT:
     case PAIR:
     case COUNTED:
+    case NORM:
     case MESH:
     case RING:
     case BARRIER:
