@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* Fabrics. Part of tutti.h, whose conventions hold. */
+#ifndef TUTTI_FABRIC_H
+#define TUTTI_FABRIC_H
+
+#include "tutti/tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- engines between hosts ------------------------------------------------------------------- */
+
+/*
+ * A fabric is an engine that moves bytes between hosts. Tutti has no transport between hosts of its
+ * own: it opens the engine at run time. Open a fabric once, and use it for any number of
+ * communicators.
+ */
+typedef struct tutti_fabric tutti_fabric_t;
+
+/*
+ * Opens a fabric by URL. Local: it waits for no rank, except that MPI's initialisation may.
+ *
+ * - mpi:PATH: MPI, for memory of the host. Without PATH it is the MPI that the program has loaded,
+ *   also if it was opened at run time, as Python does. If there is none, it is the MPI of the
+ *   launcher that started the process (mpirun, mpiexec, srun). PATH names another file for this
+ *   case; a second MPI beside a loaded one is refused. Any MPI does that has the interface of MPICH
+ *   (Intel MPI too), Open MPI or the standard (libmpi_abi.so.1)
+ *
+ * If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the last
+ * tutti_fabric_close() calls MPI_Finalize(), unless a communicator was aborted. With less than
+ * MPI_THREAD_MULTIPLE only the calling thread may use communicators with the fabric; with
+ * MPI_THREAD_FUNNELED it must be MPI's main thread. Messages of the program and of Tutti do not
+ * meet: each communicator of Tutti has an MPI communicator of its own.
+ *
+ * - [in] url: such as "mpi:"
+ * - [out] fabric: close it with tutti_fabric_close()
+ *
+ * Returns INVALID (the URL is wrong), DECLINED (no such engine was found, it does not belong to the
+ * launcher, it was finalized, or it lacks a function; the message says what was looked for),
+ * NO_MEMORY, SYSTEM (the engine's error).
+ */
+TUTTI_API enum tutti_status tutti_fabric_open(const char *url, tutti_fabric_t **fabric);
+/* Closes a fabric; takes NULL. The engine is left when the last communicator that uses the fabric
+ * is destroyed. */
+TUTTI_API void tutti_fabric_close(tutti_fabric_t *fabric);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
