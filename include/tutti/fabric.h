@@ -19,19 +19,23 @@ extern "C" {
 typedef struct tutti_fabric tutti_fabric_t;
 
 /*
- * Opens a fabric by URL. Local: it waits for no rank, except that MPI's initialisation may.
+ * Opens a fabric by URL. It waits for no rank, except that MPI's initialisation may.
  *
  * - mpi:PATH: MPI, for memory of the host. Without PATH it is the MPI that the program has loaded,
  *   also if it was opened at run time, as Python does. If there is none, it is the MPI of the
  *   launcher that started the process (mpirun, mpiexec, srun). PATH names another file for this
- *   case; a second MPI beside a loaded one is refused. Any MPI does that has the interface of MPICH
- *   (Intel MPI too), Open MPI or the standard (libmpi_abi.so.1)
+ *   case; a second MPI beside a loaded one is refused. Any MPI serves that has the interface of
+ *   MPICH (Intel MPI has), of Open MPI, or of the standard (libmpi_abi.so.1)
  *
- * If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the last
- * tutti_fabric_close() calls MPI_Finalize(), unless a communicator was aborted. With less than
- * MPI_THREAD_MULTIPLE only the calling thread may use communicators with the fabric; with
- * MPI_THREAD_FUNNELED it must be MPI's main thread. Messages of the program and of Tutti do not
- * meet: each communicator of Tutti has an MPI communicator of its own.
+ * If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the end of the
+ * last fabric calls MPI_Finalize(), unless a communicator of the fabric has failed. With less than
+ * MPI_THREAD_MULTIPLE only the calling thread may use communicators with the fabric; with less than
+ * MPI_THREAD_SERIALIZED it must be MPI's main thread.
+ *
+ * Messages of the program and of Tutti do not meet: each communicator of Tutti has an MPI
+ * communicator of its own. Under Open MPI make one of all ranks of MPI_COMM_WORLD before one of
+ * some of them: Open MPI makes the latter by messages that a receive of the program with
+ * MPI_ANY_SOURCE and MPI_ANY_TAG may take, and would then wait for ever.
  *
  * - [in] url: such as "mpi:"
  * - [out] fabric: close it with tutti_fabric_close()

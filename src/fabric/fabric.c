@@ -4,12 +4,13 @@
 
 #include "base/error.h"
 #include "base/fork_mutex.h"
+#include "fabric/mpi.h"
 #include "ipc/fork.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct fabric_ops *const rows[] = {NULL};
+static const struct fabric_ops *const rows[] = {&mpi_fabric};
 static struct fork_mutex lock = FORK_MUTEX(NULL); /* of `uses` of all fabrics */
 
 enum tutti_status fabric_create(const struct fabric_ops *ops, const char *rest,
@@ -34,8 +35,8 @@ enum tutti_status fabric_create(const struct fabric_ops *ops, const char *rest,
 static enum tutti_status open_row(const char *url, tutti_fabric_t **fabric)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const size_t length = rows[i] ? strlen(rows[i]->name) : 0;
-        if (length && strncmp(url, rows[i]->name, length) == 0 && url[length] == ':')
+        const size_t length = strlen(rows[i]->name);
+        if (strncmp(url, rows[i]->name, length) == 0 && url[length] == ':')
             return fabric_create(rows[i], url + length + 1, fabric);
     }
     return error_set(TUTTI_ERR_INVALID, "unknown fabric: expected mpi:");

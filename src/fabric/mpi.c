@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * MPI as a fabric. Each link has an MPI communicator of its own, made of the world's group, so no
+ * receive of the program meets our messages, nor the other way round. Ranks outside of the link
+ * take no part. A message that is longer than mpi_piece_bytes is several of MPI's, with one tag,
+ * which MPI keeps in order.
+ *
+ * Only test() makes progress. It asks MPI for any request of the batch that has ended, until none
+ * has.
+ */
+#include "fabric/mpi.h"
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "fabric/mpi_library.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CANCEL_MS = 20, GROUP_TAGS = 32768, LEAST_REQUESTS = 16 };
+
+size_t mpi_piece_bytes = 1 << 30;
+
+struct address {
+    char version[56], job[56];
+    int32_t rank, size; /* in MPI_COMM_WORLD */
+};
+static_assert(sizeof(struct address) <= FABRIC_ADDRESS_BYTES, "an address fits");
+
+/* What one request is to move. */
+struct piece {
+    int peer, bytes;
+    bool is_send, has_ended;
+};
+
+struct fabric_batch {
+    struct fabric_batch *next;
+    int capacity, count;
+    int left; /* requests that have not ended */
+    struct piece *pieces;
+    unsigned char *requests; /* an array of MPI's handles */
+};
+
+struct mpi_link {
+    struct fabric_link base;
+    const struct mpi_library *library;
+    uintptr_t comm;
+    bool has_failed;
+    struct fabric_batch *running, *idle;
+};
+
+/* What a fabric knows. */
+struct engine {
+    const struct mpi_library *library;
+    bool was_aborted; /* a link was: messages may be under way for ever */
+};
+
+static enum tutti_status mpi_open(const char *rest, struct tutti_fabric *fabric)
+{
+    static const char *const levels[] = {"SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"};
+    struct engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return error_errno("mpi");
+    const enum tutti_status status = mpi_library_open(rest, &engine->library);
+    if (status != TUTTI_OK) {
+        free(engine);
+        return status;
+    }
+    fabric->engine = engine;
+    snprintf(fabric->description, sizeof fabric->description,
+             "mpi (%s, interface of %s, MPI_THREAD_%s)", engine->library->version,
+             engine->library->abi.name, levels[engine->library->level]);
+    return TUTTI_OK;
+}
+
+static void mpi_close(struct tutti_fabric *fabric)
+{
+    struct engine *engine = fabric->engine;
+    mpi_library_close(!engine->was_aborted);
+    free(engine);
+}
+
+static bool mpi_threads(const struct tutti_fabric *fabric)
+{
+    const struct engine *engine = fabric->engine;
+    return engine->library->level == 3;
+}
+
+static enum tutti_status mpi_address(struct tutti_fabric *fabric, int rank, void *to)
+{
+    const struct engine *engine = fabric->engine;
+    struct address address = {.rank = engine->library->rank, .size = engine->library->size};
+    (void)rank;
+    memcpy(address.version, engine->library->version, sizeof address.version);
+    memcpy(address.job, engine->library->job, sizeof address.job);
+    memcpy(to, &address, sizeof address);
+    return TUTTI_OK;
+}
+
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+static enum tutti_status check_addresses(const struct address *all, int rank, int size)
+{
+    const struct address *own = &all[rank];
+    for (int r = 0; r < size; r++) {
+        if (strncmp(all[r].version, own->version, sizeof own->version) != 0)
+            return error_set(TUTTI_ERR_MISMATCH,
+                             "rank %d has %.55s, this rank (%d) has %.55s: start all with one MPI",
+                             r, all[r].version, rank, own->version);
+        if (strncmp(all[r].job, own->job, sizeof own->job) != 0 || all[r].size != own->size ||
+            all[r].rank < 0 || all[r].rank >= own->size)
+            return error_set(TUTTI_ERR_DECLINED,
+                             "rank %d is in another MPI_COMM_WORLD (of %d ranks) than this rank, "
+                             "%d (of %d): start all by one mpirun",
+                             r, all[r].size, rank, own->size);
+        for (int other = 0; other < r; other++)
+            if (all[other].rank == all[r].rank)
+                return error_set(TUTTI_ERR_DECLINED,
+                                 "ranks %d and %d are both rank %d of MPI_COMM_WORLD: MPI has one "
+                                 "rank a process, and a world of one where no mpirun started it",
+                                 other, r, all[r].rank);
+    }
+    return TUTTI_OK;
+}
+
+/* Makes the communicator. Its tag is of its ranks, so that overlapping groups that are made in
+ * another order do not meet. */
+static enum tutti_status make_comm(struct mpi_link *link, const struct address *all)
+{
+    const struct mpi_abi *abi = &link->library->abi;
+    const bool all_ranks = link->base.size == link->library->size;
+    uintptr_t parent = 0, whole = 0, group = 0;
+    uint32_t tag = 0;
+    const char *call = "Group_incl";
+    enum tutti_status status = mpi_library_parent(link->library, all_ranks, &parent);
+    int *ranks = malloc((size_t)link->base.size * sizeof *ranks);
+    if (status == TUTTI_OK && !ranks)
+        status = error_errno("mpi");
+    if (status != TUTTI_OK) {
+        free(ranks);
+        return status;
+    }
+    for (int r = 0; r < link->base.size; r++) {
+        ranks[r] = all[r].rank;
+        tag = tag * 31 + (uint32_t)ranks[r];
+    }
+    int code = abi->comm_group(parent, &whole);
+    if (code == 0)
+        code = abi->group_incl(whole, link->base.size, ranks, &group);
+    if (code == 0) {
+        call = "Comm_create_group";
+        code = abi->comm_create_group(parent, group, (int)(tag % GROUP_TAGS), &link->comm);
+        abi->group_free(&group);
+    }
+    if (whole)
+        abi->group_free(&whole);
+    if (code == 0) {
+        call = "Comm_set_errhandler";
+        code = abi->comm_set_errhandler(link->comm, abi->errors_return);
+    }
+    free(ranks);
+    return code == 0 ? TUTTI_OK : mpi_error(abi, call, code);
+}
+
+static enum tutti_status mpi_connect(struct tutti_fabric *fabric, int rank, int size,
+                                     const void *addresses, int64_t deadline,
+                                     const struct interrupt *interrupt, struct fabric_link **made)
+{
+    const struct engine *engine = fabric->engine;
+    struct mpi_link *link = calloc(1, sizeof *link);
+    struct address *all = malloc((size_t)size * sizeof *all);
+    enum tutti_status status = TUTTI_OK;
+    (void)deadline, (void)interrupt; /* MPI has no call that ends there */
+    if (!link || !all)
+        status = error_errno("mpi");
+    if (status == TUTTI_OK) {
+        memcpy(all, addresses, (size_t)size * sizeof *all);
+        *link = (struct mpi_link){.base = {.fabric = fabric, .rank = rank, .size = size},
+                                  .library = engine->library};
+        status = check_addresses(all, rank, size);
+    }
+    if (status == TUTTI_OK && !mpi_library_works(link->library))
+        status = error_set(TUTTI_ERR_DECLINED, "the program has finalized MPI");
+    if (status == TUTTI_OK)
+        status = make_comm(link, all);
+    free(all);
+    if (status == TUTTI_OK)
+        *made = &link->base;
+    else
+        free(link);
+    return status;
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+static int count_pieces(size_t bytes)
+{
+    return bytes ? (int)((bytes - 1) / mpi_piece_bytes + 1) : 1;
+}
+
+static void free_batches(struct fabric_batch *batch)
+{
+    for (struct fabric_batch *next; batch; batch = next) {
+        next = batch->next;
+        free(batch->pieces);
+        free(batch->requests);
+        free(batch);
+    }
+}
+
+/* Takes an idle batch with room for so many requests, or makes one. */
+static struct fabric_batch *take_batch(struct mpi_link *link, int count)
+{
+    struct fabric_batch **at = &link->idle, *batch;
+    while ((batch = *at) && batch->capacity < count)
+        at = &batch->next;
+    if (batch) {
+        *at = batch->next;
+    } else {
+        batch = calloc(1, sizeof *batch);
+        if (!batch)
+            return NULL;
+        batch->capacity = count = count < LEAST_REQUESTS ? LEAST_REQUESTS : count;
+        batch->pieces = malloc((size_t)count * sizeof *batch->pieces);
+        batch->requests = malloc((size_t)count * link->library->abi.handle_bytes);
+        if (!batch->pieces || !batch->requests) {
+            free_batches(batch);
+            return NULL;
+        }
+    }
+    batch->count = batch->left = 0;
+    batch->next = link->running;
+    link->running = batch;
+    return batch;
+}
+
+static void give_batch(struct mpi_link *link, struct fabric_batch *batch)
+{
+    struct fabric_batch **at = &link->running;
+    while (*at != batch)
+        at = &(*at)->next;
+    *at = batch->next;
+    batch->next = link->idle;
+    link->idle = batch;
+}
+
+static enum tutti_status check(const struct mpi_link *link)
+{
+    if (fabric_link_is_aborted(&link->base))
+        return error_set(TUTTI_ERR_ABORTED, "the link over MPI was aborted");
+    if (link->has_failed)
+        return error_set(TUTTI_ERR_SYSTEM, "the link over MPI has failed before");
+    return TUTTI_OK;
+}
+
+static enum tutti_status fail(struct mpi_link *link, enum tutti_status status)
+{
+    link->has_failed = true;
+    return error_context(status, "rank %d, a link of %d ranks over %s", link->base.rank,
+                         link->base.size, link->library->version);
+}
+
+/* Begins the pieces of one transfer. */
+static enum tutti_status begin(struct mpi_link *link, struct fabric_batch *batch,
+                               const struct fabric_transfer *transfer)
+{
+    const struct mpi_abi *abi = &link->library->abi;
+    size_t done = 0;
+    do {
+        const size_t left = transfer->bytes - done;
+        const int bytes = (int)(left < mpi_piece_bytes ? left : mpi_piece_bytes);
+        char *at = (char *)transfer->buffer + done;
+        void *request = batch->requests + (size_t)batch->count * abi->handle_bytes;
+        const int code = transfer->is_send ? abi->isend(at, bytes, abi->byte, transfer->peer,
+                                                        transfer->tag, link->comm, request)
+                                           : abi->irecv(at, bytes, abi->byte, transfer->peer,
+                                                        transfer->tag, link->comm, request);
+        if (code != 0)
+            return mpi_error(abi, transfer->is_send ? "Isend" : "Irecv", code);
+        batch->pieces[batch->count++] =
+            (struct piece){transfer->peer, bytes, transfer->is_send, false};
+        batch->left++;
+        done += (size_t)bytes;
+    } while (done < transfer->bytes);
+    return TUTTI_OK;
+}
+
+static enum tutti_status mpi_start(struct fabric_link *base,
+                                   const struct fabric_transfer *transfers, int count,
+                                   struct fabric_batch **started)
+{
+    struct mpi_link *link = (struct mpi_link *)base;
+    enum tutti_status status = check(link);
+    int pieces = 0;
+    if (status != TUTTI_OK)
+        return status;
+    for (int i = 0; i < count; i++)
+        pieces += count_pieces(transfers[i].bytes);
+    struct fabric_batch *batch = take_batch(link, pieces);
+    if (!batch)
+        return fail(link, error_errno("mpi"));
+    for (int i = 0; i < count && status == TUTTI_OK; i++)
+        status = begin(link, batch, &transfers[i]);
+    if (status != TUTTI_OK)
+        return fail(link, status);
+    *started = batch;
+    return TUTTI_OK;
+}
+
+/* Checks how a request has ended. */
+static enum tutti_status check_end(const struct mpi_link *link, const struct piece *piece, int code,
+                                   const void *result)
+{
+    const struct mpi_abi *abi = &link->library->abi;
+    int bytes = piece->bytes, class_of = 0;
+    if (code != 0) {
+        const enum tutti_status status = mpi_error(abi, piece->is_send ? "Isend" : "Irecv", code);
+        const bool is_longer = abi->error_class(code, &class_of) == 0 && class_of == abi->truncate;
+        return error_context(is_longer ? TUTTI_ERR_MISMATCH : status, "%d bytes %s rank %d",
+                             piece->bytes, piece->is_send ? "to" : "from", piece->peer);
+    }
+    if (!piece->is_send && abi->get_count(result, abi->byte, &bytes) == 0 && bytes != piece->bytes)
+        return error_set(TUTTI_ERR_MISMATCH, "rank %d sent %d bytes, this rank expected %d",
+                         piece->peer, bytes, piece->bytes);
+    return TUTTI_OK;
+}
+
+/* Notes requests that have ended, until none has. With `lenient` it ignores how they ended. */
+static enum tutti_status progress(struct mpi_link *link, struct fabric_batch *batch, bool lenient)
+{
+    const struct mpi_abi *abi = &link->library->abi;
+    while (batch->left) {
+        _Alignas(16) unsigned char result[MPI_STATUS_BYTES] = {0};
+        int index = MPI_UNDEFINED_INDEX, ended = 0;
+        const int code = abi->testany(batch->count, batch->requests, &index, &ended, result);
+        if (code == 0 && !ended)
+            break;
+        if (index < 0 || index >= batch->count)
+            return mpi_error(abi, "Testany", code);
+        batch->left--;
+        batch->pieces[index].has_ended = true;
+        const enum tutti_status status = check_end(link, &batch->pieces[index], code, result);
+        if (status != TUTTI_OK && !lenient)
+            return status;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status mpi_test(struct fabric_link *base, struct fabric_batch *batch, bool *done)
+{
+    struct mpi_link *link = (struct mpi_link *)base;
+    enum tutti_status status = check(link);
+    *done = false;
+    if (status != TUTTI_OK)
+        return status;
+    if (batch)
+        status = progress(link, batch, false);
+    else
+        for (struct fabric_batch *one = link->running; one && status == TUTTI_OK; one = one->next)
+            status = progress(link, one, false);
+    if (status != TUTTI_OK)
+        return fail(link, status);
+    *done = !batch || !batch->left;
+    if (*done && batch)
+        give_batch(link, batch);
+    return TUTTI_OK;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* Cancels receives that no message has met, and gives the other requests a moment to end. Returns
+ * whether all have. */
+static bool end_batches(struct mpi_link *link)
+{
+    const struct mpi_abi *abi = &link->library->abi;
+    const int64_t deadline = deadline_after(CANCEL_MS);
+    bool all = true;
+    for (struct fabric_batch *batch = link->running; batch; batch = batch->next) {
+        for (int i = 0; i < batch->count; i++)
+            if (!batch->pieces[i].is_send && !batch->pieces[i].has_ended)
+                abi->cancel(batch->requests + (size_t)i * abi->handle_bytes);
+        do
+            progress(link, batch, true);
+        while (batch->left && !deadline_passed(deadline));
+        all &= !batch->left;
+    }
+    return all;
+}
+
+static bool mpi_disconnect(struct fabric_link *base, int64_t deadline)
+{
+    struct mpi_link *link = (struct mpi_link *)base;
+    struct engine *engine = base->fabric->engine;
+    const bool works = mpi_library_works(link->library);
+    const bool is_whole = check(link) == TUTTI_OK && !link->running;
+    const bool quiet = works ? end_batches(link) : !link->running;
+    (void)deadline;
+    if (is_whole && works)
+        link->library->abi.comm_free(&link->comm);
+    if (!is_whole)
+        engine->was_aborted = true; /* MPI_Finalize() might wait for what a peer still expects */
+    if (!quiet)
+        return false; /* MPI writes to the requests, and so the link stays */
+    free_batches(link->running);
+    free_batches(link->idle);
+    free(link);
+    return true;
+}
+
+const struct fabric_ops mpi_fabric = {
+    .name = "mpi",
+    .device_memory = false,
+    .address_bytes = sizeof(struct address),
+    .open = mpi_open,
+    .close = mpi_close,
+    .threads = mpi_threads,
+    .address = mpi_address,
+    .connect = mpi_connect,
+    .disconnect = mpi_disconnect,
+    .start = mpi_start,
+    .test = mpi_test,
+    .enqueue = NULL,
+};

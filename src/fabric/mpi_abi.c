@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/mpi_abi.h"
+
+#include "base/error.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <string.h>
+
+static const struct mpi_abi mpich = {
+    .name = "MPICH",
+    .handle_bytes = 4,
+    .thread_levels = {0, 1, 2, 3},
+    .truncate = 14,
+    .world = 0x44000000,
+    .byte = 0x4c00010d,
+    .errors_return = 0x54000001,
+};
+
+static const struct mpi_abi standard = {
+    .name = "standard",
+    .handle_bytes = 8,
+    .thread_levels = {0, 1024, 2048, 4096},
+    .truncate = 15,
+    .world = 0x101,
+    .byte = 0x247,
+    .errors_return = 0x143,
+};
+
+static const struct mpi_abi openmpi = {
+    .name = "Open MPI", /* its handles are the addresses of variables */
+    .handle_bytes = 8,
+    .thread_levels = {0, 1, 2, 3},
+    .truncate = 15,
+};
+
+/* The address of one of Open MPI's objects. A program that is linked without -fPIC has a copy of
+ * the object, which the library then uses too. The program's is found first. */
+static uintptr_t object(void *library, const char *name)
+{
+    void *found = dlsym(RTLD_DEFAULT, name);
+    return (uintptr_t)(found ? found : dlsym(library, name));
+}
+
+static enum tutti_status find_functions(void *library, const char *path, struct mpi_abi *abi)
+{
+    static const char *const names[] = {
+#define MPI_NAME(member, name, arguments) "PMPI_" #name,
+        MPI_FUNCTION_MAP(MPI_NAME)
+#undef MPI_NAME
+    };
+    enum { COUNT = sizeof names / sizeof *names };
+    void *found[COUNT];
+    static_assert(offsetof(struct mpi_abi, initialized) + sizeof found == sizeof *abi, "members");
+    for (int i = 0; i < COUNT; i++) {
+        found[i] = dlsym(library, names[i]);
+        if (!found[i])
+            return error_set(TUTTI_ERR_DECLINED, "%s has no %s: an MPI 3.0 or newer is needed",
+                             path, names[i]);
+    }
+    memcpy((char *)abi + offsetof(struct mpi_abi, initialized), found, sizeof found);
+    return TUTTI_OK;
+}
+
+enum tutti_status mpi_abi_find(void *library, const char *path, struct mpi_abi *abi)
+{
+    const char *base = strrchr(path, '/');
+    base = base ? base + 1 : path;
+    if (dlsym(library, "ompi_mpi_comm_world")) {
+        *abi = openmpi;
+        abi->world = object(library, "ompi_mpi_comm_world");
+        abi->byte = object(library, "ompi_mpi_byte");
+        abi->errors_return = object(library, "ompi_mpi_errors_return");
+    } else {
+        *abi = strncmp(base, "libmpi_abi", 10) == 0 ? standard : mpich;
+    }
+    return find_functions(library, path, abi);
+}
+
+int mpi_thread_level(const struct mpi_abi *abi, int level)
+{
+    for (int i = 3; i > 0; i--)
+        if (abi->thread_levels[i] == level)
+            return i;
+    return 0;
+}
+
+enum tutti_status mpi_error(const struct mpi_abi *abi, const char *call, int code)
+{
+    char text[MPI_TEXT_BYTES] = "";
+    int length = 0;
+    if (abi->error_string(code, text, &length) != 0)
+        text[0] = 0;
+    text[strcspn(text, "\n")] = 0;
+    return error_set(TUTTI_ERR_SYSTEM, "MPI_%s: error %d: %.300s", call, code, text);
+}

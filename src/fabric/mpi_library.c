@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: MIT */
+#include "fabric/mpi_library.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "ipc/process.h"
+
+#include <dlfcn.h>
+#include <libgen.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CANDIDATES = 8, ANCESTORS = 8 };
+
+struct launcher {
+    const char *name, *variable, *size;
+    const char *job;    /* a variable that names the launch */
+    const char *prefix; /* a variable with the folder of the installation */
+    bool takes_openmpi, takes_mpich;
+    const char *libraries[5];
+};
+
+/* The first match wins. Open MPI's launcher also sets PMIX_RANK. */
+static const struct launcher launchers[] = {
+    {.name = "Open MPI's mpirun",
+     .variable = "OMPI_COMM_WORLD_SIZE",
+     .size = "OMPI_COMM_WORLD_SIZE",
+     .job = "PMIX_NAMESPACE",
+     .prefix = "OPAL_PREFIX",
+     .takes_openmpi = true,
+     .libraries = {"libmpi.so.40"}},
+    {.name = "the launcher that set PMI_RANK (MPICH's or Intel MPI's mpiexec)",
+     .variable = "PMI_RANK",
+     .size = "PMI_SIZE",
+     .prefix = "I_MPI_ROOT",
+     .takes_mpich = true,
+     .libraries = {"libmpich.so.12", "libmpi.so.12", "libmpi_abi.so.1"}},
+    {.name = "the launcher that set PMIX_RANK",
+     .variable = "PMIX_RANK",
+     .size = "SLURM_NTASKS",
+     .job = "PMIX_NAMESPACE",
+     .takes_openmpi = true,
+     .takes_mpich = true,
+     .libraries = {"libmpi.so.40", "libmpi_abi.so.1", "libmpich.so.12", "libmpi.so.12"}},
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mpi_library found; /* constant while opens > 0 */
+static int opens;
+static uintptr_t own_parent; /* never freed; 0: none yet */
+static bool initialised_here, usable_here = true;
+
+static const struct launcher *find_launcher(void)
+{
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const char *text = getenv(launchers[i].variable);
+        if (text && *text)
+            return &launchers[i];
+    }
+    return NULL;
+}
+
+/* ---- the library that is loaded -------------------------------------------------------------- */
+
+struct loaded {
+    int count;
+    char paths[CANDIDATES][sizeof found.path];
+};
+
+static int note_mpi(struct dl_phdr_info *object, size_t size, void *context)
+{
+    static const char *const names[] = {"libmpi_abi.so", "libmpi.so", "libmpich.so"};
+    struct loaded *loaded = context;
+    const char *path = object->dlpi_name ? object->dlpi_name : "";
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    (void)size;
+    for (size_t i = 0; i < sizeof names / sizeof *names && loaded->count < CANDIDATES; i++)
+        if (strncmp(base, names[i], strlen(names[i])) == 0)
+            snprintf(loaded->paths[loaded->count++], sizeof *loaded->paths, "%s", path);
+    return 0;
+}
+
+static bool is_initialised(const struct mpi_abi *abi)
+{
+    int flag = 0;
+    return abi->initialized(&flag) == 0 && flag;
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat one, other;
+    return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev &&
+           one.st_ino == other.st_ino;
+}
+
+/* Takes the loaded library; of several the first one that is initialised. *path stays "" if there
+ * is none. The handle stays open, as MPI does. */
+static enum tutti_status take_loaded(struct mpi_library *library)
+{
+    struct loaded loaded = {0};
+    dl_iterate_phdr(note_mpi, &loaded);
+    for (int i = 0; i < loaded.count; i++) {
+        void *handle = dlopen(loaded.paths[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+        struct mpi_abi abi;
+        if (!handle)
+            continue;
+        const enum tutti_status status = mpi_abi_find(handle, loaded.paths[i], &abi);
+        if (status != TUTTI_OK && loaded.count == 1)
+            return status;
+        if (status == TUTTI_OK && (!*library->path || is_initialised(&abi))) {
+            library->abi = abi;
+            snprintf(library->path, sizeof library->path, "%s", loaded.paths[i]);
+            if (is_initialised(&abi))
+                break;
+        }
+    }
+    return TUTTI_OK;
+}
+
+/* ---- the library of the launcher ------------------------------------------------------------- */
+
+static void *open_file(struct mpi_library *library, const char *path)
+{
+    snprintf(library->path, sizeof library->path, "%s", path);
+    return dlopen(library->path, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* One of the launcher's libraries in a folder of libraries; "": wherever the loader looks. */
+static void *open_in(struct mpi_library *library, const struct launcher *launcher,
+                     const char *folder)
+{
+    void *handle = NULL;
+    for (int i = 0; launcher->libraries[i] && !handle; i++) {
+        char path[sizeof library->path];
+        snprintf(path, sizeof path, "%s%s", folder, launcher->libraries[i]);
+        if (!*folder || access(path, R_OK) == 0)
+            handle = open_file(library, path);
+    }
+    return handle;
+}
+
+/* Looks where the launcher is installed, by its variable or by the programs of this process'
+ * ancestors, and then where the loader does. */
+static void *open_launchers(struct mpi_library *library, const struct launcher *launcher)
+{
+    const char *prefix = launcher->prefix ? getenv(launcher->prefix) : NULL;
+    char folder[400], program[300], link[64];
+    void *handle = NULL;
+    if (prefix && *prefix) {
+        snprintf(folder, sizeof folder, "%.300s/lib/", prefix);
+        handle = open_in(library, launcher, folder);
+    }
+    int64_t pid = getppid();
+    uint64_t start;
+    for (int i = 0; i < ANCESTORS && !handle && pid > 1; i++) {
+        snprintf(link, sizeof link, "/proc/%lld/exe", (long long)pid);
+        const ssize_t length = readlink(link, program, sizeof program - 1);
+        program[length > 0 ? length : 0] = 0;
+        if (length > 0) {
+            snprintf(folder, sizeof folder, "%s/../lib/", dirname(program));
+            handle = open_in(library, launcher, folder);
+        }
+        if (!process_parent(pid, &pid, &start))
+            break;
+    }
+    return handle ? handle : open_in(library, launcher, "");
+}
+
+static enum tutti_status load(const char *path, struct mpi_library *library)
+{
+    const struct launcher *launcher = find_launcher();
+    void *handle;
+    if (!launcher)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "no MPI: the program has not loaded one (libmpi.so.40, libmpi.so.12, "
+                         "libmpich.so.12, libmpi_abi.so.1), and no launcher has started it "
+                         "(OMPI_COMM_WORLD_SIZE, PMI_RANK, PMIX_RANK): start it with mpirun");
+    handle = *path ? open_file(library, path) : open_launchers(library, launcher);
+    if (!handle)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "no MPI: %s started the process, and %s: name its library in mpi:PATH",
+                         launcher->name, dlerror());
+    const enum tutti_status status = mpi_abi_find(handle, library->path, &library->abi);
+    if (status != TUTTI_OK)
+        dlclose(handle);
+    return status;
+}
+
+/* ---- its state ------------------------------------------------------------------------------- */
+
+/* The first part of MPI's description of itself, of one line. */
+static void read_version(struct mpi_library *library)
+{
+    static char text[MPI_TEXT_BYTES]; /* under the lock */
+    int length = 0;
+    size_t used = 0;
+    memset(text, 0, sizeof text);
+    if (library->abi.library_version(text, &length) != 0)
+        text[0] = 0;
+    for (const char *c = text; *c && !strchr(",\n", *c) && used + 1 < sizeof library->version; c++)
+        if (!strchr(" \t", *c))
+            library->version[used++] = *c;
+        else if (used && library->version[used - 1] != ' ')
+            library->version[used++] = ' ';
+    library->version[used] = 0;
+}
+
+/* Whether MPI's initialisation by this process can succeed. */
+static enum tutti_status check_launcher(const struct mpi_library *library)
+{
+    const struct launcher *launcher = find_launcher();
+    const bool is_openmpi = strstr(library->version, "Open MPI") != NULL;
+    if (!launcher)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "%s (%s) is not initialised, and no launcher has started the process: "
+                         "each rank would be alone; start it with mpirun",
+                         library->version, library->path);
+    if (!(is_openmpi ? launcher->takes_openmpi : launcher->takes_mpich))
+        return error_set(TUTTI_ERR_DECLINED,
+                         "%s (%s) is not the MPI of %s, which started the process: use one MPI's "
+                         "launcher and library",
+                         library->version, library->path, launcher->name);
+    return TUTTI_OK;
+}
+
+static enum tutti_status initialise(struct mpi_library *library)
+{
+    const struct mpi_abi *abi = &library->abi;
+    int given = 0, size = 1;
+    enum tutti_status status = check_launcher(library);
+    if (status != TUTTI_OK)
+        return status;
+    const int code = abi->init_thread(NULL, NULL, abi->thread_levels[3], &given);
+    if (code != 0)
+        return mpi_error(abi, "Init_thread", code);
+    initialised_here = true;
+    const char *expected = getenv(find_launcher()->size);
+    if (abi->comm_size(abi->world, &size) != 0 || size > 1 || !expected || atoi(expected) < 2)
+        return TUTTI_OK;
+    abi->finalize();
+    return error_set(TUTTI_ERR_DECLINED,
+                     "%s (%s) found 1 rank, but %s started %s: use this launcher's library",
+                     library->version, library->path, find_launcher()->name, expected);
+}
+
+bool mpi_library_works(const struct mpi_library *library)
+{
+    int flag = 0;
+    return is_initialised(&library->abi) && library->abi.finalized(&flag) == 0 && !flag;
+}
+
+/* What is known of an initialised library. */
+static enum tutti_status look(struct mpi_library *library)
+{
+    const struct mpi_abi *abi = &library->abi;
+    const struct launcher *launcher = find_launcher();
+    const char *job = launcher && launcher->job ? getenv(launcher->job) : NULL;
+    int level = 0;
+    int code = abi->comm_rank(abi->world, &library->rank);
+    if (code == 0)
+        code = abi->comm_size(abi->world, &library->size);
+    if (code == 0)
+        code = abi->query_thread(&level);
+    if (code != 0)
+        return mpi_error(abi, "Comm_rank", code);
+    library->level = mpi_thread_level(abi, level);
+    snprintf(library->job, sizeof library->job, "%.55s", job ? job : "");
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_thread(const struct mpi_library *library)
+{
+    int is_main = 0;
+    if (library->level >= 2 || (library->abi.is_thread_main(&is_main) == 0 && is_main))
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_DECLINED,
+                     "%s was initialised with %s, and this is not its main thread: open the "
+                     "fabric there, or initialise MPI with MPI_THREAD_MULTIPLE",
+                     library->version,
+                     library->level ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE");
+}
+
+static enum tutti_status open_library(const char *path, struct mpi_library *library)
+{
+    int flag = 0;
+    memset(library, 0, sizeof *library);
+    enum tutti_status status = take_loaded(library);
+    if (status != TUTTI_OK)
+        return status;
+    if (*library->path && *path && !is_same_file(path, library->path))
+        return error_set(TUTTI_ERR_DECLINED,
+                         "the program has loaded another MPI, %s: a second one beside it would "
+                         "disturb both; open \"mpi:\"",
+                         library->path);
+    if (!*library->path)
+        status = load(path, library);
+    if (status != TUTTI_OK)
+        return status;
+    read_version(library);
+    if (library->abi.finalized(&flag) == 0 && flag)
+        return error_set(TUTTI_ERR_DECLINED, "%s (%s) was finalized, and cannot be used again",
+                         library->version, library->path);
+    if (!is_initialised(&library->abi))
+        status = initialise(library);
+    return status == TUTTI_OK ? look(library) : status;
+}
+
+enum tutti_status mpi_library_open(const char *path, const struct mpi_library **library)
+{
+    enum tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&lock);
+    if (!opens)
+        status = open_library(path, &found);
+    else if (*path && !is_same_file(path, found.path))
+        status = error_set(TUTTI_ERR_DECLINED, "another MPI is open, %s", found.path);
+    if (status == TUTTI_OK)
+        status = check_thread(&found);
+    if (status == TUTTI_OK) {
+        opens++;
+        *library = &found;
+        log_write(TUTTI_LOG_INFO, found.rank, "fabric: %s, %s interface, by %s", found.version,
+                  found.abi.name, found.path);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+void mpi_library_close(bool usable)
+{
+    pthread_mutex_lock(&lock);
+    usable_here &= usable;
+    if (--opens == 0 && initialised_here && usable_here && mpi_library_works(&found))
+        found.abi.finalize();
+    pthread_mutex_unlock(&lock);
+}
+
+enum tutti_status mpi_library_parent(const struct mpi_library *library, bool all, uintptr_t *parent)
+{
+    const struct mpi_abi *abi = &library->abi;
+    uintptr_t group = 0, made = 0;
+    pthread_mutex_lock(&lock);
+    *parent = own_parent ? own_parent : abi->world;
+    pthread_mutex_unlock(&lock);
+    if (*parent != abi->world || !all)
+        return TUTTI_OK;
+    int code = abi->comm_group(abi->world, &group);
+    if (code == 0) {
+        code = abi->comm_create(abi->world, group, &made);
+        abi->group_free(&group);
+    }
+    if (code == 0)
+        code = abi->comm_set_errhandler(made, abi->errors_return);
+    if (code != 0)
+        return mpi_error(abi, "Comm_create", code);
+    pthread_mutex_lock(&lock);
+    *parent = own_parent = made;
+    pthread_mutex_unlock(&lock);
+    return TUTTI_OK;
+}

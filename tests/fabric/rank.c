@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+#include "rank.h"
+
+#include "fabric/mpi.h"
+#include "pattern.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_BYTES = 8 << 20 };
+
+static int rank, size;
+static tutti_store_t *store;
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "rank %d: %s:%d: %s: %s\n", rank, __FILE__, __LINE__, #condition,      \
+                    tutti_last_error());                                                           \
+            return false;                                                                          \
+        }                                                                                          \
+    } while (0)
+
+/* No rank leaves while another one may still need its progress. */
+static bool meet(struct fabric_link *link)
+{
+    return pattern_exchange(link, 1, 1, true, false);
+}
+
+static bool run_patterns(tutti_fabric_t *fabric)
+{
+    struct fabric_link *all, *some = NULL, *pieces;
+    CHECK(pattern_connect(store, fabric, "all", rank, size, &all));
+    CHECK(pattern_all(all, MOST_BYTES));
+    /* All but rank 0, in the opposite order. */
+    if (rank)
+        CHECK(pattern_connect(store, fabric, "some", size - 1 - rank, size - 1, &some));
+    if (rank)
+        CHECK(pattern_exchange(some, 3000, 3, true, true));
+    mpi_piece_bytes = 1000;
+    CHECK(pattern_connect(store, fabric, "pieces", rank, size, &pieces));
+    CHECK(pattern_exchange(pieces, 65000, 3, false, true));
+    CHECK(pattern_exchange(pieces, 3001, 3, true, false));
+    mpi_piece_bytes = 1 << 30;
+    CHECK(meet(all));
+    CHECK(!some || fabric_disconnect(some, 0));
+    CHECK(fabric_disconnect(pieces, 0) && fabric_disconnect(all, 0));
+    return true;
+}
+
+/* What leaves links of no more use. */
+static bool run_ends(tutti_fabric_t *fabric)
+{
+    struct fabric_link *all, *cut, *wrong;
+    CHECK(pattern_connect(store, fabric, "ends", rank, size, &all));
+    CHECK(pattern_connect(store, fabric, "wrong", rank, size, &wrong));
+    CHECK(pattern_mismatch(wrong));
+    CHECK(pattern_connect(store, fabric, "cut", rank, size, &cut));
+    CHECK(pattern_abort(cut));
+    CHECK(meet(all));
+    CHECK(fabric_disconnect(wrong, 0));
+    CHECK(fabric_disconnect(cut, 0)); /* the receive was cancelled */
+    CHECK(fabric_disconnect(all, 0));
+    return true;
+}
+
+static void *open_elsewhere(void *arg)
+{
+    tutti_fabric_t *fabric;
+    enum tutti_status *status = arg;
+    *status = tutti_fabric_open("mpi:", &fabric);
+    tutti_fabric_close(fabric);
+    return NULL;
+}
+
+/* With less than MPI_THREAD_SERIALIZED, only MPI's main thread opens a fabric. */
+static bool check_threads(const tutti_fabric_t *fabric)
+{
+    const bool any =
+        strstr(fabric->description, "MULTIPLE") || strstr(fabric->description, "SERIAL");
+    enum tutti_status status;
+    pthread_t thread;
+    CHECK(fabric->ops->threads(fabric) == (strstr(fabric->description, "MULTIPLE") != NULL));
+    CHECK(pthread_create(&thread, NULL, open_elsewhere, &status) == 0);
+    CHECK(pthread_join(thread, NULL) == 0 && status == (any ? TUTTI_OK : TUTTI_ERR_DECLINED));
+    return true;
+}
+
+static bool run(const char *url, bool ends)
+{
+    tutti_fabric_t *fabric, *again;
+    CHECK(tutti_fabric_open(url, &fabric) == TUTTI_OK);
+    CHECK(tutti_fabric_open("mpi:", &again) == TUTTI_OK);
+    tutti_fabric_close(again);
+    if (rank == 0)
+        printf("%s\n", fabric->description);
+    const bool passed =
+        check_threads(fabric) && (!store || (run_patterns(fabric) && (!ends || run_ends(fabric))));
+    if (passed && getenv("FABRIC_LEAVES")) {
+        fflush(stdout);
+        _exit(0); /* see mpi.sh */
+    }
+    tutti_fabric_close(fabric);
+    return passed;
+}
+
+int fabric_rank(char **argv, int ends)
+{
+    struct tutti_launcher launcher = {.struct_size = sizeof launcher};
+    char url[300];
+    snprintf(url, sizeof url, "file:%s", argv[1]);
+    if (strcmp(argv[1], "-") != 0 && (tutti_info_launcher(&launcher) != TUTTI_OK ||
+                                      tutti_store_open(url, PATTERN_TIMEOUT_MS, &store))) {
+        fprintf(stderr, "%s\n", tutti_last_error());
+        return 1;
+    }
+    rank = launcher.rank;
+    size = launcher.world_size;
+    const bool passed = run(argv[2], ends);
+    tutti_store_close(store);
+    return !passed;
+}
