@@ -5,12 +5,13 @@
 #include "base/error.h"
 #include "base/fork_mutex.h"
 #include "fabric/mpi.h"
+#include "fabric/nccl.h"
 #include "ipc/fork.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct fabric_ops *const rows[] = {&mpi_fabric};
+static const struct fabric_ops *const rows[] = {&mpi_fabric, &nccl_fabric};
 static struct fork_mutex lock = FORK_MUTEX(NULL); /* of `uses` of all fabrics */
 
 enum tutti_status fabric_create(const struct fabric_ops *ops, const char *rest,
@@ -39,7 +40,7 @@ static enum tutti_status open_row(const char *url, tutti_fabric_t **fabric)
         if (strncmp(url, rows[i]->name, length) == 0 && url[length] == ':')
             return fabric_create(rows[i], url + length + 1, fabric);
     }
-    return error_set(TUTTI_ERR_INVALID, "unknown fabric: expected mpi:");
+    return error_set(TUTTI_ERR_INVALID, "unknown fabric: expected mpi: or nccl:");
 }
 
 enum tutti_status tutti_fabric_open(const char *url, tutti_fabric_t **fabric)

@@ -43,6 +43,7 @@ if [[ -z ${FABRIC_INSIDE:-} ]]; then
 fi
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
+export TMPDIR=$tmp # Open MPI keeps a folder there for each user
 unset ${!TUTTI_@} RANK WORLD_SIZE
 
 hosts=()
