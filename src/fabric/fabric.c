@@ -4,8 +4,6 @@
 
 #include "base/error.h"
 #include "base/fork_mutex.h"
-#include "fabric/mpi.h"
-#include "fabric/nccl.h"
 #include "ipc/fork.h"
 
 #include <stdlib.h>

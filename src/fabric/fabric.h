@@ -109,6 +109,12 @@ struct fabric_ops {
                                  int count, tutti_stream_t stream);
 };
 
+extern const struct fabric_ops mpi_fabric, nccl_fabric;
+
+/* The longest message that is one of MPI's; at most INT_MAX. Longer ones are cut. Tests lower it,
+ * on all ranks, while no transfers are under way. */
+extern size_t mpi_piece_bytes;
+
 /* Makes a fabric of any table, with one use, for tutti_fabric_close(). `rest` as in open(). Tests
  * pass tables of their own. Returns what open() does. */
 enum tutti_status fabric_create(const struct fabric_ops *ops, const char *rest,

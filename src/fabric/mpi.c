@@ -8,7 +8,7 @@
  * Only test() makes progress. It asks MPI for any request of the batch that has ended, until none
  * has.
  */
-#include "fabric/mpi.h"
+#include "fabric/fabric.h"
 
 #include "base/deadline.h"
 #include "base/error.h"
@@ -31,70 +31,60 @@ static_assert(sizeof(struct address) <= FABRIC_ADDRESS_BYTES, "an address fits")
 
 /* What one request is to move. */
 struct piece {
-    int peer, bytes;
+    int64_t bytes;
+    int peer;
     bool is_send, has_ended;
 };
 
 struct fabric_batch {
     struct fabric_batch *next;
+    unsigned char *requests; /* an array of MPI's handles, behind the pieces */
     int capacity, count;
     int left; /* requests that have not ended */
-    struct piece *pieces;
-    unsigned char *requests; /* an array of MPI's handles */
+    struct piece pieces[];
 };
 
 struct mpi_link {
     struct fabric_link base;
-    const struct mpi_library *library;
+    struct mpi_library *library;
     uintptr_t comm;
     bool has_failed;
     struct fabric_batch *running, *idle;
 };
 
-/* What a fabric knows. */
-struct engine {
-    const struct mpi_library *library;
-    bool was_aborted; /* a link was: messages may be under way for ever */
-};
-
 static enum tutti_status mpi_open(const char *rest, struct tutti_fabric *fabric)
 {
     static const char *const levels[] = {"SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"};
-    struct engine *engine = calloc(1, sizeof *engine);
-    if (!engine)
-        return error_errno("mpi");
-    const enum tutti_status status = mpi_library_open(rest, &engine->library);
-    if (status != TUTTI_OK) {
-        free(engine);
+    struct mpi_library *library;
+    const enum tutti_status status = mpi_library_open(rest, &library);
+    if (status != TUTTI_OK)
         return status;
-    }
-    fabric->engine = engine;
+    fabric->engine = library;
     snprintf(fabric->description, sizeof fabric->description,
-             "mpi (%s, interface of %s, MPI_THREAD_%s)", engine->library->version,
-             engine->library->abi.name, levels[engine->library->level]);
+             "mpi (%s, interface of %s, MPI_THREAD_%s)", library->version, library->abi.name,
+             levels[library->level]);
     return TUTTI_OK;
 }
 
 static void mpi_close(struct tutti_fabric *fabric)
 {
-    struct engine *engine = fabric->engine;
-    mpi_library_close(!engine->was_aborted);
-    free(engine);
+    (void)fabric;
+    mpi_library_close();
 }
 
 static bool mpi_threads(const struct tutti_fabric *fabric)
 {
-    const struct engine *engine = fabric->engine;
-    return engine->library->level == 3;
+    const struct mpi_library *library = fabric->engine;
+    return library->level == 3;
 }
 
 static enum tutti_status mpi_address(struct tutti_fabric *fabric, int rank, void *to)
 {
-    const struct engine *engine = fabric->engine;
-    struct address address = {.rank = engine->library->rank, .size = engine->library->size};
+    const struct mpi_library *library = fabric->engine;
+    struct address address = {.rank = library->rank, .size = library->size};
     (void)rank;
-    memcpy(address.version, engine->library->version, sizeof address.version);
-    memcpy(address.job, engine->library->job, sizeof address.job);
+    memcpy(address.version, library->version, sizeof address.version);
+    memcpy(address.job, library->job, sizeof address.job);
     memcpy(to, &address, sizeof address);
     return TUTTI_OK;
 }
@@ -168,7 +158,6 @@ static enum tutti_status mpi_connect(struct tutti_fabric *fabric, int rank, int 
                                      const void *addresses, int64_t deadline,
                                      const struct interrupt *interrupt, struct fabric_link **made)
 {
-    const struct engine *engine = fabric->engine;
     struct mpi_link *link = calloc(1, sizeof *link);
     struct address *all = malloc((size_t)size * sizeof *all);
     enum tutti_status status = TUTTI_OK;
@@ -178,7 +167,7 @@ static enum tutti_status mpi_connect(struct tutti_fabric *fabric, int rank, int 
     if (status == TUTTI_OK) {
         memcpy(all, addresses, (size_t)size * sizeof *all);
         *link = (struct mpi_link){.base = {.fabric = fabric, .rank = rank, .size = size},
-                                  .library = engine->library};
+                                  .library = fabric->engine};
         status = check_addresses(all, rank, size);
     }
     if (status == TUTTI_OK && !mpi_library_works(link->library))
@@ -204,8 +193,6 @@ static void free_batches(struct fabric_batch *batch)
 {
     for (struct fabric_batch *next; batch; batch = next) {
         next = batch->next;
-        free(batch->pieces);
-        free(batch->requests);
         free(batch);
     }
 }
@@ -219,16 +206,13 @@ static struct fabric_batch *take_batch(struct mpi_link *link, int count)
     if (batch) {
         *at = batch->next;
     } else {
-        batch = calloc(1, sizeof *batch);
+        const int capacity = count < LEAST_REQUESTS ? LEAST_REQUESTS : count;
+        batch = malloc(sizeof *batch + (size_t)capacity * (sizeof *batch->pieces +
+                                                           link->library->abi.handle_bytes));
         if (!batch)
             return NULL;
-        batch->capacity = count = count < LEAST_REQUESTS ? LEAST_REQUESTS : count;
-        batch->pieces = malloc((size_t)count * sizeof *batch->pieces);
-        batch->requests = malloc((size_t)count * link->library->abi.handle_bytes);
-        if (!batch->pieces || !batch->requests) {
-            free_batches(batch);
-            return NULL;
-        }
+        batch->capacity = capacity;
+        batch->requests = (unsigned char *)(batch->pieces + capacity);
     }
     batch->count = batch->left = 0;
     batch->next = link->running;
@@ -280,7 +264,7 @@ static enum tutti_status begin(struct mpi_link *link, struct fabric_batch *batch
         if (code != 0)
             return mpi_error(abi, transfer->is_send ? "Isend" : "Irecv", code);
         batch->pieces[batch->count++] =
-            (struct piece){transfer->peer, bytes, transfer->is_send, false};
+            (struct piece){bytes, transfer->peer, transfer->is_send, false};
         batch->left++;
         done += (size_t)bytes;
     } while (done < transfer->bytes);
@@ -314,16 +298,16 @@ static enum tutti_status check_end(const struct mpi_link *link, const struct pie
                                    const void *result)
 {
     const struct mpi_abi *abi = &link->library->abi;
-    int bytes = piece->bytes, class_of = 0;
+    int bytes = (int)piece->bytes, class_of = 0;
     if (code != 0) {
         const enum tutti_status status = mpi_error(abi, piece->is_send ? "Isend" : "Irecv", code);
         const bool is_longer = abi->error_class(code, &class_of) == 0 && class_of == abi->truncate;
-        return error_context(is_longer ? TUTTI_ERR_MISMATCH : status, "%d bytes %s rank %d",
-                             piece->bytes, piece->is_send ? "to" : "from", piece->peer);
+        return error_context(is_longer ? TUTTI_ERR_MISMATCH : status, "%d bytes %s rank %d", bytes,
+                             piece->is_send ? "to" : "from", piece->peer);
     }
     if (!piece->is_send && abi->get_count(result, abi->byte, &bytes) == 0 && bytes != piece->bytes)
         return error_set(TUTTI_ERR_MISMATCH, "rank %d sent %d bytes, this rank expected %d",
-                         piece->peer, bytes, piece->bytes);
+                         piece->peer, bytes, (int)piece->bytes);
     return TUTTI_OK;
 }
 
@@ -392,15 +376,14 @@ static bool end_batches(struct mpi_link *link)
 static bool mpi_disconnect(struct fabric_link *base, int64_t deadline)
 {
     struct mpi_link *link = (struct mpi_link *)base;
-    struct engine *engine = base->fabric->engine;
     const bool works = mpi_library_works(link->library);
-    const bool is_whole = check(link) == TUTTI_OK && !link->running;
+    const bool is_whole = !fabric_link_is_aborted(base) && !link->has_failed && !link->running;
     const bool quiet = works ? end_batches(link) : !link->running;
     (void)deadline;
     if (is_whole && works)
         link->library->abi.comm_free(&link->comm);
     if (!is_whole)
-        engine->was_aborted = true; /* MPI_Finalize() might wait for what a peer still expects */
+        mpi_library_keep(); /* MPI_Finalize() might wait for what a peer still expects */
     if (!quiet)
         return false; /* MPI writes to the requests, and so the link stays */
     free_batches(link->running);

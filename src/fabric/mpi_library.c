@@ -53,7 +53,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mpi_library found; /* constant while opens > 0 */
 static int opens;
 static uintptr_t own_parent; /* never freed; 0: none yet */
-static bool initialised_here, usable_here = true;
+static bool must_finalise;   /* it was initialised here */
 
 static const struct launcher *find_launcher(void)
 {
@@ -238,7 +238,7 @@ static enum tutti_status initialise(struct mpi_library *library)
     const int code = abi->init_thread(NULL, NULL, abi->thread_levels[3], &given);
     if (code != 0)
         return mpi_error(abi, "Init_thread", code);
-    initialised_here = true;
+    must_finalise = true;
     const char *expected = getenv(find_launcher()->size);
     if (abi->comm_size(abi->world, &size) != 0 || size > 1 || !expected || atoi(expected) < 2)
         return TUTTI_OK;
@@ -310,7 +310,7 @@ static enum tutti_status open_library(const char *path, struct mpi_library *libr
     return status == TUTTI_OK ? look(library) : status;
 }
 
-enum tutti_status mpi_library_open(const char *path, const struct mpi_library **library)
+enum tutti_status mpi_library_open(const char *path, struct mpi_library **library)
 {
     enum tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&lock);
@@ -330,12 +330,18 @@ enum tutti_status mpi_library_open(const char *path, const struct mpi_library **
     return status;
 }
 
-void mpi_library_close(bool usable)
+void mpi_library_close(void)
 {
     pthread_mutex_lock(&lock);
-    usable_here &= usable;
-    if (--opens == 0 && initialised_here && usable_here && mpi_library_works(&found))
+    if (--opens == 0 && must_finalise && mpi_library_works(&found))
         found.abi.finalize();
+    pthread_mutex_unlock(&lock);
+}
+
+void mpi_library_keep(void)
+{
+    pthread_mutex_lock(&lock);
+    must_finalise = false;
     pthread_mutex_unlock(&lock);
 }
 

@@ -22,10 +22,11 @@ struct mpi_library {
 };
 
 /* The first call finds the library, and initialises it if nobody has. `path`: "", or the file to
- * open if none is loaded. Valid until as many calls of the second, the last of which finalises MPI
- * if the first has initialised it, and `usable`. For any thread. Returns DECLINED, SYSTEM. */
-enum tutti_status mpi_library_open(const char *path, const struct mpi_library **library);
-void mpi_library_close(bool usable);
+ * open if none is loaded. Valid until as many calls of close, the last of which finalises MPI if it
+ * was initialised here, unless keep was called. For any thread. Returns DECLINED, SYSTEM. */
+enum tutti_status mpi_library_open(const char *path, struct mpi_library **library);
+void mpi_library_close(void);
+void mpi_library_keep(void);
 
 /*
  * The communicator of the world's ranks of which links are made, while they are made. Open MPI

@@ -10,7 +10,7 @@
  * The thread that watches the communicator calls test() beside the one that enqueues. A mutex keeps
  * one from aborting NCCL's communicator while the other uses it.
  */
-#include "fabric/nccl.h"
+#include "fabric/fabric.h"
 
 #include "base/deadline.h"
 #include "base/error.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "rank.h"
 
-#include "fabric/mpi.h"
 #include "pattern.h"
 
 #include <pthread.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* NCCL as a fabric, over a stand-in for its library. */
-#include "fabric/nccl.h"
 #include "pattern.h"
 
 #include "../ranks.h"
