@@ -26,11 +26,14 @@ typedef struct tutti_fabric tutti_fabric_t;
  *   launcher that started the process (mpirun, mpiexec, srun). PATH names another file for this
  *   case; a second MPI beside a loaded one is refused. Any MPI serves that has the interface of
  *   MPICH (Intel MPI has), of Open MPI, or of the standard (libmpi_abi.so.1)
+ * - nccl:PATH: NCCL, for memory of CUDA devices. PATH is its library; without it
+ * TUTTI_NCCL_LIBRARY, or libnccl.so.2. It is NVIDIA's NCCL 2.14 or newer. Graphs with operations
+ * that go through the fabric are destroyed before the communicator
  *
- * If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the end of the
- * last fabric calls MPI_Finalize(), unless a communicator of the fabric has failed. With less than
- * MPI_THREAD_MULTIPLE only the calling thread may use communicators with the fabric; with less than
- * MPI_THREAD_SERIALIZED it must be MPI's main thread.
+ * *MPI.* If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the end of
+ * the last fabric calls MPI_Finalize(), unless a communicator of the fabric has failed. With less
+ * than MPI_THREAD_MULTIPLE only the calling thread may use communicators with the fabric; with less
+ * than MPI_THREAD_SERIALIZED it must be MPI's main thread.
  *
  * Messages of the program and of Tutti do not meet: each communicator of Tutti has an MPI
  * communicator of its own. Under Open MPI make one of all ranks of MPI_COMM_WORLD before one of

@@ -114,9 +114,10 @@ int pncclCommInitRankConfig(struct comm **comm, int size, struct id id, int rank
 int pncclCommGetAsyncError(struct comm *comm, int *result)
 {
     pthread_mutex_lock(&lock);
+    const int fault = __atomic_load_n(&nccl_standin_fault, __ATOMIC_SEQ_CST);
     const int waits = comm->world->joined < comm->world->size || comm->polls;
     comm->polls -= comm->polls > 0;
-    *result = nccl_standin_fault ? nccl_standin_fault : waits ? IN_PROGRESS : SUCCESS;
+    *result = fault ? fault : waits ? IN_PROGRESS : SUCCESS;
     pthread_mutex_unlock(&lock);
     return SUCCESS;
 }

@@ -145,9 +145,9 @@ static void *abort_soon(void *link)
 
 bool pattern_abort(struct fabric_link *link)
 {
-    static unsigned char never[8]; /* stays, since the engine may still write there */
-    struct fabric_transfer transfer = {(link->rank + 1) % link->size, 5, false, never,
-                                       sizeof never};
+    static unsigned char never[MOST_RANKS][8]; /* stays: the engine may still write there */
+    struct fabric_transfer transfer = {(link->rank + 1) % link->size, 5, false, never[link->rank],
+                                       8};
     struct fabric_batch *batch;
     pthread_t thread;
     CHECK(fabric_start(link, &transfer, 1, &batch) == TUTTI_OK);
@@ -162,8 +162,9 @@ bool pattern_abort(struct fabric_link *link)
 
 bool pattern_mismatch(struct fabric_link *link)
 {
-    static unsigned char bytes[8];
-    struct fabric_transfer transfer = {!link->rank, 1, link->rank, bytes, link->rank ? 4 : 8};
+    static unsigned char bytes[2][8];
+    struct fabric_transfer transfer = {!link->rank, 1, link->rank, bytes[link->rank > 0],
+                                       link->rank ? 4 : 8};
     struct fabric_batch *batch;
     if (link->rank > 1)
         return true;

@@ -31,7 +31,7 @@ static int exchange(struct ranks *ranks, int rank, tutti_store_t *store)
 /* Rank 0 sends rank 1 a message, which takes as long as the control says. */
 static int control(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    static char byte;
+    char byte = 0;
     struct fabric_transfer transfer = {!rank, 0, !rank, &byte, 1};
     struct fabric_batch *batch;
     tutti_fabric_t *fabric;

@@ -56,7 +56,7 @@ static int exchange(struct ranks *ranks, int rank, tutti_store_t *store)
 /* A watcher aborts; the rank gets ABORTED from then on, and NCCL's communicator is gone. */
 static int aborts(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    static unsigned char byte;
+    unsigned char byte;
     struct fabric_transfer transfer = {!rank, 0, false, &byte, 1};
     tutti_fabric_t *fabric;
     struct fabric_link *link, *other;
