@@ -5,8 +5,9 @@
  * take no part. A message that is longer than mpi_piece_bytes is several of MPI's, with one tag,
  * which MPI keeps in order.
  *
- * Only test() makes progress. It asks MPI for any request of the batch that has ended, until none
- * has.
+ * Only test() makes progress, by MPI_Test() of each request. MPICH's MPI_Testany() and
+ * MPI_Testsome() would end the process after a fault: they forget that the communicator returns
+ * errors.
  */
 #include "fabric/fabric.h"
 
@@ -19,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CANCEL_MS = 20, GROUP_TAGS = 32768, LEAST_REQUESTS = 16 };
+enum { CANCEL_MS = 20, GROUP_TAGS = 32768, LEAST_PIECES = 16 };
 
 size_t mpi_piece_bytes = 1 << 30;
 
@@ -29,18 +30,16 @@ struct address {
 };
 static_assert(sizeof(struct address) <= FABRIC_ADDRESS_BYTES, "an address fits");
 
-/* What one request is to move. */
 struct piece {
-    int64_t bytes;
-    int peer;
+    uintptr_t request;
+    int peer, bytes;
     bool is_send, has_ended;
 };
 
 struct fabric_batch {
     struct fabric_batch *next;
-    unsigned char *requests; /* an array of MPI's handles, behind the pieces */
     int capacity, count;
-    int left; /* requests that have not ended */
+    int left; /* pieces that have not ended */
     struct piece pieces[];
 };
 
@@ -197,7 +196,7 @@ static void free_batches(struct fabric_batch *batch)
     }
 }
 
-/* Takes an idle batch with room for so many requests, or makes one. */
+/* Takes an idle batch with room for so many pieces, or makes one. */
 static struct fabric_batch *take_batch(struct mpi_link *link, int count)
 {
     struct fabric_batch **at = &link->idle, *batch;
@@ -206,13 +205,11 @@ static struct fabric_batch *take_batch(struct mpi_link *link, int count)
     if (batch) {
         *at = batch->next;
     } else {
-        const int capacity = count < LEAST_REQUESTS ? LEAST_REQUESTS : count;
-        batch = malloc(sizeof *batch + (size_t)capacity * (sizeof *batch->pieces +
-                                                           link->library->abi.handle_bytes));
+        const int capacity = count < LEAST_PIECES ? LEAST_PIECES : count;
+        batch = malloc(sizeof *batch + (size_t)capacity * sizeof *batch->pieces);
         if (!batch)
             return NULL;
         batch->capacity = capacity;
-        batch->requests = (unsigned char *)(batch->pieces + capacity);
     }
     batch->count = batch->left = 0;
     batch->next = link->running;
@@ -256,15 +253,15 @@ static enum tutti_status begin(struct mpi_link *link, struct fabric_batch *batch
         const size_t left = transfer->bytes - done;
         const int bytes = (int)(left < mpi_piece_bytes ? left : mpi_piece_bytes);
         char *at = (char *)transfer->buffer + done;
-        void *request = batch->requests + (size_t)batch->count * abi->handle_bytes;
+        struct piece *piece = &batch->pieces[batch->count];
+        *piece = (struct piece){0, transfer->peer, bytes, transfer->is_send, false};
         const int code = transfer->is_send ? abi->isend(at, bytes, abi->byte, transfer->peer,
-                                                        transfer->tag, link->comm, request)
+                                                        transfer->tag, link->comm, &piece->request)
                                            : abi->irecv(at, bytes, abi->byte, transfer->peer,
-                                                        transfer->tag, link->comm, request);
+                                                        transfer->tag, link->comm, &piece->request);
         if (code != 0)
             return mpi_error(abi, transfer->is_send ? "Isend" : "Irecv", code);
-        batch->pieces[batch->count++] =
-            (struct piece){bytes, transfer->peer, transfer->is_send, false};
+        batch->count++;
         batch->left++;
         done += (size_t)bytes;
     } while (done < transfer->bytes);
@@ -298,7 +295,7 @@ static enum tutti_status check_end(const struct mpi_link *link, const struct pie
                                    const void *result)
 {
     const struct mpi_abi *abi = &link->library->abi;
-    int bytes = (int)piece->bytes, class_of = 0;
+    int bytes = piece->bytes, class_of = 0;
     if (code != 0) {
         const enum tutti_status status = mpi_error(abi, piece->is_send ? "Isend" : "Irecv", code);
         const bool is_longer = abi->error_class(code, &class_of) == 0 && class_of == abi->truncate;
@@ -307,25 +304,25 @@ static enum tutti_status check_end(const struct mpi_link *link, const struct pie
     }
     if (!piece->is_send && abi->get_count(result, abi->byte, &bytes) == 0 && bytes != piece->bytes)
         return error_set(TUTTI_ERR_MISMATCH, "rank %d sent %d bytes, this rank expected %d",
-                         piece->peer, bytes, (int)piece->bytes);
+                         piece->peer, bytes, piece->bytes);
     return TUTTI_OK;
 }
 
-/* Notes requests that have ended, until none has. With `lenient` it ignores how they ended. */
+/* Notes the pieces that have ended. With `lenient` it ignores how they ended. */
 static enum tutti_status progress(struct mpi_link *link, struct fabric_batch *batch, bool lenient)
 {
-    const struct mpi_abi *abi = &link->library->abi;
-    while (batch->left) {
+    for (int i = 0; i < batch->count && batch->left; i++) {
         _Alignas(16) unsigned char result[MPI_STATUS_BYTES] = {0};
-        int index = MPI_UNDEFINED_INDEX, ended = 0;
-        const int code = abi->testany(batch->count, batch->requests, &index, &ended, result);
+        struct piece *piece = &batch->pieces[i];
+        int ended = piece->has_ended;
+        if (ended)
+            continue;
+        const int code = link->library->abi.test(&piece->request, &ended, result);
         if (code == 0 && !ended)
-            break;
-        if (index < 0 || index >= batch->count)
-            return mpi_error(abi, "Testany", code);
+            continue;
+        piece->has_ended = true;
         batch->left--;
-        batch->pieces[index].has_ended = true;
-        const enum tutti_status status = check_end(link, &batch->pieces[index], code, result);
+        const enum tutti_status status = check_end(link, piece, code, result);
         if (status != TUTTI_OK && !lenient)
             return status;
     }
@@ -358,13 +355,12 @@ static enum tutti_status mpi_test(struct fabric_link *base, struct fabric_batch 
  * whether all have. */
 static bool end_batches(struct mpi_link *link)
 {
-    const struct mpi_abi *abi = &link->library->abi;
     const int64_t deadline = deadline_after(CANCEL_MS);
     bool all = true;
     for (struct fabric_batch *batch = link->running; batch; batch = batch->next) {
         for (int i = 0; i < batch->count; i++)
             if (!batch->pieces[i].is_send && !batch->pieces[i].has_ended)
-                abi->cancel(batch->requests + (size_t)i * abi->handle_bytes);
+                link->library->abi.cancel(&batch->pieces[i].request);
         do
             progress(link, batch, true);
         while (batch->left && !deadline_passed(deadline));
@@ -385,7 +381,7 @@ static bool mpi_disconnect(struct fabric_link *base, int64_t deadline)
     if (!is_whole)
         mpi_library_keep(); /* MPI_Finalize() might wait for what a peer still expects */
     if (!quiet)
-        return false; /* MPI writes to the requests, and so the link stays */
+        return false; /* MPI may still write to buffers, and the handles stay */
     free_batches(link->running);
     free_batches(link->idle);
     free(link);

@@ -9,7 +9,6 @@
 
 static const struct mpi_abi mpich = {
     .name = "MPICH",
-    .handle_bytes = 4,
     .thread_levels = {0, 1, 2, 3},
     .truncate = 14,
     .world = 0x44000000,
@@ -19,7 +18,6 @@ static const struct mpi_abi mpich = {
 
 static const struct mpi_abi standard = {
     .name = "standard",
-    .handle_bytes = 8,
     .thread_levels = {0, 1024, 2048, 4096},
     .truncate = 15,
     .world = 0x101,
@@ -29,7 +27,6 @@ static const struct mpi_abi standard = {
 
 static const struct mpi_abi openmpi = {
     .name = "Open MPI", /* its handles are the addresses of variables */
-    .handle_bytes = 8,
     .thread_levels = {0, 1, 2, 3},
     .truncate = 15,
 };

@@ -14,7 +14,6 @@
 #include "tutti/tutti.h"
 
 enum { MPI_STATUS_BYTES = 64, MPI_TEXT_BYTES = 8192 }; /* more than any has */
-#define MPI_UNDEFINED_INDEX (-32766)                   /* in all three */
 
 /* X(member, name, arguments) */
 #define MPI_FUNCTION_MAP(X)                                                                        \
@@ -42,13 +41,12 @@ enum { MPI_STATUS_BYTES = 64, MPI_TEXT_BYTES = 8192 }; /* more than any has */
        void *request))                                                                             \
     X(irecv, Irecv,                                                                                \
       (void *buffer, int count, uintptr_t type, int from, int tag, uintptr_t comm, void *request)) \
-    X(testany, Testany, (int count, void *requests, int *index, int *flag, void *status))          \
+    X(test, Test, (void *request, int *flag, void *status))                                        \
     X(get_count, Get_count, (const void *status, uintptr_t type, int *count))                      \
     X(cancel, Cancel, (void *request))
 
 struct mpi_abi {
     const char *name;
-    size_t handle_bytes;  /* of an element of an array of requests */
     int thread_levels[4]; /* MPI_THREAD_SINGLE, FUNNELED, SERIALIZED, MULTIPLE */
     int truncate;         /* MPI_ERR_TRUNCATE, a class of errors */
     uintptr_t world, byte, errors_return;

@@ -19,8 +19,7 @@ enum { CANDIDATES = 8, ANCESTORS = 8 };
 
 struct launcher {
     const char *name, *variable, *size;
-    const char *job;    /* a variable that names the launch */
-    const char *prefix; /* a variable with the folder of the installation */
+    const char *job; /* a variable that names the launch */
     bool takes_openmpi, takes_mpich;
     const char *libraries[5];
 };
@@ -31,13 +30,11 @@ static const struct launcher launchers[] = {
      .variable = "OMPI_COMM_WORLD_SIZE",
      .size = "OMPI_COMM_WORLD_SIZE",
      .job = "PMIX_NAMESPACE",
-     .prefix = "OPAL_PREFIX",
      .takes_openmpi = true,
      .libraries = {"libmpi.so.40"}},
     {.name = "the launcher that set PMI_RANK (MPICH's or Intel MPI's mpiexec)",
      .variable = "PMI_RANK",
      .size = "PMI_SIZE",
-     .prefix = "I_MPI_ROOT",
      .takes_mpich = true,
      .libraries = {"libmpich.so.12", "libmpi.so.12", "libmpi_abi.so.1"}},
     {.name = "the launcher that set PMIX_RANK",
@@ -144,17 +141,12 @@ static void *open_in(struct mpi_library *library, const struct launcher *launche
     return handle;
 }
 
-/* Looks where the launcher is installed, by its variable or by the programs of this process'
- * ancestors, and then where the loader does. */
+/* Looks where the launcher is installed, by the programs of this process' ancestors, and then where
+ * the loader does. */
 static void *open_launchers(struct mpi_library *library, const struct launcher *launcher)
 {
-    const char *prefix = launcher->prefix ? getenv(launcher->prefix) : NULL;
     char folder[400], program[300], link[64];
     void *handle = NULL;
-    if (prefix && *prefix) {
-        snprintf(folder, sizeof folder, "%.300s/lib/", prefix);
-        handle = open_in(library, launcher, folder);
-    }
     int64_t pid = getppid();
     uint64_t start;
     for (int i = 0; i < ANCESTORS && !handle && pid > 1; i++) {

@@ -61,6 +61,7 @@ struct entry {
 };
 
 struct fabric_batch {
+    struct fabric_batch *next; /* under way */
     int left;
     struct entry entries[];
 };
@@ -78,7 +79,7 @@ struct peer {
 struct link {
     struct fabric_link base;
     struct engine *engine;
-    int under_way; /* batches */
+    struct fabric_batch *running;
     struct peer peers[LOOPBACK_RANKS];
 };
 
@@ -204,7 +205,7 @@ static enum tutti_status answer(struct link *link, int listener, int64_t deadlin
 static bool close_link(struct fabric_link *base, int64_t deadline)
 {
     struct link *link = (struct link *)base;
-    const bool quiet = link->under_way == 0;
+    const bool quiet = !link->running;
     (void)deadline;
     for (int r = 0; r < base->size; r++) {
         struct peer *peer = &link->peers[r];
@@ -216,9 +217,12 @@ static bool close_link(struct fabric_link *base, int64_t deadline)
             free(one);
         }
     }
-    if (quiet)
-        free(link); /* else its batches are leaked too, as by an engine */
-    return quiet;
+    for (struct fabric_batch *next, *one = link->running; one; one = next) {
+        next = one->next;
+        free(one);
+    }
+    free(link);
+    return quiet; /* an engine might go on with what has not ended; this one does not */
 }
 
 static enum tutti_status open_link(struct tutti_fabric *fabric, int rank, int size,
@@ -285,7 +289,8 @@ static enum tutti_status start(struct fabric_link *base, const struct fabric_tra
     if (!batch)
         abort();
     batch->left = count;
-    link->under_way++;
+    batch->next = link->running;
+    link->running = batch;
     for (int i = 0; i < count; i++) {
         const struct fabric_transfer *transfer = &transfers[i];
         struct peer *peer = &link->peers[transfer->peer];
@@ -416,7 +421,10 @@ static enum tutti_status test(struct fabric_link *base, struct fabric_batch *bat
     const enum tutti_status status = progress(link);
     *done = status == TUTTI_OK && (!batch || batch->left == 0);
     if (*done && batch) {
-        link->under_way--;
+        struct fabric_batch **at = &link->running;
+        while (*at != batch)
+            at = &(*at)->next;
+        *at = batch->next;
         free(batch);
     }
     return status;

@@ -16,6 +16,8 @@ skip() {
 # MPI_Finalize() of MPICH 4.0 over UCX's TCP hangs in three of four runs, of any program in which all pairs have exchanged
 # messages: a rank that has closed its connections no longer answers the others. Its ranks leave without it.
 [[ $mpi != mpich ]] || export FABRIC_LEAVES=1
+# After a message that is longer than its receive, MPICH 4.0 ends the process, and Intel MPI the connection.
+[[ ! $mpi =~ ^(mpich|intelmpi)$ ]] || export FABRIC_CUTS=1
 rivals=$PWD/.rivals/$(sed 's/5$//' <<<"$mpi")
 intel=()
 multiarch=/usr/lib/$(uname -m)-linux-gnu

@@ -160,11 +160,11 @@ bool pattern_abort(struct fabric_link *link)
     return true;
 }
 
-bool pattern_mismatch(struct fabric_link *link)
+bool pattern_mismatch(struct fabric_link *link, size_t bytes)
 {
-    static unsigned char bytes[2][8];
-    struct fabric_transfer transfer = {!link->rank, 1, link->rank, bytes[link->rank > 0],
-                                       link->rank ? 4 : 8};
+    static unsigned char buffers[2][16];
+    struct fabric_transfer transfer = {!link->rank, 1, link->rank, buffers[link->rank > 0],
+                                       link->rank ? bytes : 8};
     struct fabric_batch *batch;
     if (link->rank > 1)
         return true;

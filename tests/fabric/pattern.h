@@ -26,8 +26,8 @@ bool pattern_all(struct fabric_link *link, size_t most);
  * second. The link is left aborted on all ranks. */
 bool pattern_abort(struct fabric_link *link);
 
-/* Rank 1 sends rank 0 a shorter message than it expects: rank 0 gets MISMATCH. Others do nothing.
- * The link is then of no more use to rank 0. */
-bool pattern_mismatch(struct fabric_link *link);
+/* Rank 1 sends rank 0 `bytes` bytes, but it expects 8: rank 0 gets MISMATCH. Others do nothing. The
+ * link is then of no more use to rank 0. */
+bool pattern_mismatch(struct fabric_link *link, size_t bytes);
 
 #endif

@@ -69,7 +69,7 @@ static int faults(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(loopback_open(loopback, rank, &fabric) == TUTTI_OK);
     RANKS_CHECK(pattern_connect(store, fabric, "d", rank, ranks->size, &link));
     RANKS_CHECK(pattern_connect(store, fabric, "e", rank, ranks->size, &other));
-    RANKS_CHECK(pattern_abort(link) && pattern_mismatch(other));
+    RANKS_CHECK(pattern_abort(link) && pattern_mismatch(other, 4));
     RANKS_CHECK(ranks_meet(ranks, 5));
     RANKS_CHECK(!fabric_disconnect(link, 0) && fabric_disconnect(other, 0) == (rank != 0));
     tutti_fabric_close(fabric);
