@@ -64,6 +64,26 @@ static bool run_patterns(tutti_fabric_t *fabric)
     return true;
 }
 
+static void *exchange_beside(void *link)
+{
+    return pattern_exchange(link, 100000, 3, true, false) ? link : NULL;
+}
+
+/* Two threads use a link each, at the same time. */
+static bool run_threads(tutti_fabric_t *fabric)
+{
+    struct fabric_link *own, *other;
+    pthread_t thread;
+    void *passed;
+    CHECK(pattern_connect(store, fabric, "own", rank, size, &own));
+    CHECK(pattern_connect(store, fabric, "other", rank, size, &other));
+    CHECK(pthread_create(&thread, NULL, exchange_beside, other) == 0);
+    CHECK(pattern_exchange(own, 3000, 30, false, true));
+    CHECK(pthread_join(thread, &passed) == 0 && passed);
+    CHECK(meet(own) && fabric_disconnect(own, 0) && fabric_disconnect(other, 0));
+    return true;
+}
+
 /* What leaves links of no more use. */
 static bool run_ends(tutti_fabric_t *fabric)
 {
@@ -123,8 +143,11 @@ static bool run(const char *url, bool ends)
     tutti_fabric_close(again);
     if (rank == 0)
         printf("%s\n", fabric->description);
-    const bool passed =
-        check_threads(fabric) && (!store || (run_patterns(fabric) && (!ends || run_ends(fabric))));
+    bool passed = check_threads(fabric);
+    if (store)
+        passed = passed && run_patterns(fabric) &&
+                 (!fabric->ops->threads(fabric) || run_threads(fabric)) &&
+                 (!ends || run_ends(fabric));
     if (passed && store && getenv("FABRIC_LEAVES")) /* see mpi.sh */
         leave();
     tutti_fabric_close(fabric);
