@@ -100,23 +100,21 @@ static bool is_same_file(const char *a, const char *b)
 static enum tutti_status take_loaded(struct mpi_library *library)
 {
     struct loaded loaded = {0};
+    enum tutti_status status = TUTTI_OK;
     dl_iterate_phdr(note_mpi, &loaded);
     for (int i = 0; i < loaded.count; i++) {
         void *handle = dlopen(loaded.paths[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
         struct mpi_abi abi;
-        if (!handle)
+        if (handle)
+            status = mpi_abi_find(handle, loaded.paths[i], &abi);
+        if (!handle || status != TUTTI_OK || (*library->path && !is_initialised(&abi)))
             continue;
-        const enum tutti_status status = mpi_abi_find(handle, loaded.paths[i], &abi);
-        if (status != TUTTI_OK && loaded.count == 1)
-            return status;
-        if (status == TUTTI_OK && (!*library->path || is_initialised(&abi))) {
-            library->abi = abi;
-            snprintf(library->path, sizeof library->path, "%s", loaded.paths[i]);
-            if (is_initialised(&abi))
-                break;
-        }
+        library->abi = abi;
+        snprintf(library->path, sizeof library->path, "%s", loaded.paths[i]);
+        if (is_initialised(&abi))
+            break;
     }
-    return TUTTI_OK;
+    return *library->path ? TUTTI_OK : status;
 }
 
 /* ---- the library of the launcher ------------------------------------------------------------- */
@@ -163,24 +161,20 @@ static void *open_launchers(struct mpi_library *library, const struct launcher *
     return handle ? handle : open_in(library, launcher, "");
 }
 
-static enum tutti_status load(const char *path, struct mpi_library *library)
+static enum tutti_status load(const char *path, struct mpi_library *library, void **handle)
 {
     const struct launcher *launcher = find_launcher();
-    void *handle;
     if (!launcher)
         return error_set(TUTTI_ERR_DECLINED,
                          "no MPI: the program has not loaded one (libmpi.so.40, libmpi.so.12, "
                          "libmpich.so.12, libmpi_abi.so.1), and no launcher has started it "
                          "(OMPI_COMM_WORLD_SIZE, PMI_RANK, PMIX_RANK): start it with mpirun");
-    handle = *path ? open_file(library, path) : open_launchers(library, launcher);
-    if (!handle)
+    *handle = *path ? open_file(library, path) : open_launchers(library, launcher);
+    if (!*handle)
         return error_set(TUTTI_ERR_DECLINED,
                          "no MPI: %s started the process, and %s: name its library in mpi:PATH",
                          launcher->name, dlerror());
-    const enum tutti_status status = mpi_abi_find(handle, library->path, &library->abi);
-    if (status != TUTTI_OK)
-        dlclose(handle);
-    return status;
+    return mpi_abi_find(*handle, library->path, &library->abi);
 }
 
 /* ---- its state ------------------------------------------------------------------------------- */
@@ -277,29 +271,35 @@ static enum tutti_status check_thread(const struct mpi_library *library)
                      library->level ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE");
 }
 
-static enum tutti_status open_library(const char *path, struct mpi_library *library)
+/* Makes sure that it is initialised. */
+static enum tutti_status prepare(struct mpi_library *library)
 {
     int flag = 0;
-    memset(library, 0, sizeof *library);
-    enum tutti_status status = take_loaded(library);
-    if (status != TUTTI_OK)
-        return status;
-    if (*library->path && *path && !is_same_file(path, library->path))
-        return error_set(TUTTI_ERR_DECLINED,
-                         "the program has loaded another MPI, %s: a second one beside it would "
-                         "disturb both; open \"mpi:\"",
-                         library->path);
-    if (!*library->path)
-        status = load(path, library);
-    if (status != TUTTI_OK)
-        return status;
     read_version(library);
     if (library->abi.finalized(&flag) == 0 && flag)
         return error_set(TUTTI_ERR_DECLINED, "%s (%s) was finalized, and cannot be used again",
                          library->version, library->path);
-    if (!is_initialised(&library->abi))
-        status = initialise(library);
+    const enum tutti_status status = is_initialised(&library->abi) ? TUTTI_OK : initialise(library);
     return status == TUTTI_OK ? look(library) : status;
+}
+
+static enum tutti_status open_library(const char *path, struct mpi_library *library)
+{
+    void *handle = NULL;
+    memset(library, 0, sizeof *library);
+    enum tutti_status status = take_loaded(library);
+    if (status == TUTTI_OK && *library->path && *path && !is_same_file(path, library->path))
+        status = error_set(TUTTI_ERR_DECLINED,
+                           "the program has loaded another MPI, %s: a second one beside it would "
+                           "disturb both; open \"mpi:\"",
+                           library->path);
+    if (status == TUTTI_OK && !*library->path)
+        status = load(path, library, &handle);
+    if (status == TUTTI_OK)
+        status = prepare(library);
+    if (status != TUTTI_OK && handle && !must_finalise)
+        dlclose(handle); /* a later call may find the right one */
+    return status;
 }
 
 enum tutti_status mpi_library_open(const char *path, struct mpi_library **library)
