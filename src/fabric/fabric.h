@@ -13,7 +13,7 @@
  * - compute nothing. Sums are the caller's, so that their bits do not depend on the engine
  *
  * A link is used by one thread at a time. If threads() is false, this is the thread that opened the
- * fabric. Only fabric_link_abort() may be called beside it.
+ * fabric. Beside it any thread may call fabric_link_abort(), and on a device fabric test().
  */
 #ifndef TUTTI_FABRIC_FABRIC_H
 #define TUTTI_FABRIC_FABRIC_H
