@@ -74,6 +74,8 @@ struct ranks *ranks_create(int size, int processes, size_t shared_bytes)
     ranks->size = size;
     ranks->processes = processes;
     ranks->shared_bytes = shared_bytes;
+    if (hosts_prepare)
+        hosts_prepare();
     store_start(ranks);
     return ranks;
 }
@@ -202,6 +204,8 @@ static void run_processes(struct ranks *ranks, ranks_fn *fn)
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (getppid() != parent)
                 _exit(1);
+            if (hosts_enter)
+                hosts_enter(first_rank_of(ranks, p));
             run_process(ranks, fn, p);
             fflush(NULL);
             _exit(0);
@@ -290,6 +294,8 @@ enum tutti_status ranks_join(const struct ranks *ranks, int rank, tutti_store_t 
         own = *options;
     if (!own.timeout_ms)
         own.timeout_ms = RANKS_TIMEOUT_MS;
+    if (hosts_fabric)
+        own.fabric = hosts_fabric(rank);
     return tutti_comm_create(store, rank, ranks->size, &own, comm);
 }
 

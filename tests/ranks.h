@@ -74,6 +74,12 @@ bool ranks_meet(struct ranks *ranks, int flag);
 enum tutti_status ranks_join(const struct ranks *ranks, int rank, tutti_store_t *store,
                              const struct tutti_comm_options *options, tutti_comm_t **comm);
 
+/* Of programs with fabric/hosts.c, else NULL: before the ranks begin; before a rank's part; the
+ * fabric of its communicators, or NULL. */
+__attribute__((weak)) void hosts_prepare(void);
+__attribute__((weak)) void hosts_enter(int rank);
+__attribute__((weak)) struct tutti_fabric *hosts_fabric(int rank);
+
 /* Notes where a rank's part failed and returns the line. */
 int ranks_fail(struct ranks *ranks, int rank, const char *file, int line, const char *what);
 

@@ -559,6 +559,14 @@ struct tutti_comm_options {
      * value of all ranks holds for all. A kernel that is launched ahead (programmatic_launch) waits
      * with as many blocks beside the one before it. 0: TUTTI_MAX_BLOCKS, else no limit. */
     int max_blocks;
+    /* For CPU only so far: an engine between hosts, by tutti_fabric_open() (tutti/fabric.h), for
+     * ranks that run on several: all ranks pass a fabric of one name, or none. Sums have the bits
+     * of the same ranks on one host. While an operation waits, the ranks look in the store for
+     * another host's fault, so the store outlives the communicator. An abort is seen there once a
+     * rank of that host is in a call. Of a group of calls the collectives run in their order, then
+     * the messages. Splits, shrinks, process groups and strict mode serve one host. NULL: the ranks
+     * have to run on one host. Ranks that do so do not use the fabric. Compared. */
+    struct tutti_fabric *fabric;
 };
 
 /* What a rank called, in a struct tutti_fault. */
@@ -606,8 +614,9 @@ struct tutti_fault {
  * - all run the same version of the library, and agree on world size, device, buffer size, strict
  *   mode, forced algorithm, forced links, leaf order, arena and tuning table. The message names the
  *   first difference, with both values
- * - all run as one user and on one host, by its boot id: the message names the ranks of each host;
- *   on CUDA each rank has its own device, by UUID
+ * - those of a host run as one user, and all run on one host, by its boot id, unless
+ *   options->fabric joins several: the message names the ranks of each host; on CUDA each rank has
+ *   its own device, by UUID
  * - all agree on the links between them, where TUTTI_TOPOLOGY_FILE says what those are
  * - processes reach each other, by sockets in a private directory (TUTTI_DIR), through which they
  *   pass descriptors of their memory; on CUDA each device reads the others' memory. If this fails
@@ -619,8 +628,8 @@ struct tutti_fault {
  * the rendezvous (none for one rank), a page of pinned memory, and a thread with all signals
  * blocked that carries faults between device and host. This context must outlive the communicator.
  *
- * - [in] store: borrowed until the rendezvous has ended; the ranks then have deleted what they
- *   wrote there, but for one counter
+ * - [in] store: borrowed until the rendezvous has ended (with ranks of several hosts until the
+ *   destroy); the ranks then have deleted what they wrote there, but for one counter
  * - [in] options: NULL means all defaults; copied
  * - [out] comm: destroy it with tutti_comm_destroy()
  *

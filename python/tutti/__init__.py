@@ -15,6 +15,7 @@ from tutti._dtypes import AVG, BAND, BOR, BXOR, MAX, MIN, PROD, SUM, Op, premul_
 from tutti._errors import (
     AbortedError, ConcurrentError, CudaError, DeclinedError, Error, InvalidError, MismatchError, NoMemoryError,
     PeerDeadError, SystemCallError, TimeoutError, VersionError)
+from tutti._fabric import Fabric
 from tutti._groups import group
 from tutti._info import info, links, set_log
 from tutti._pg import ProcessGroup, SparseTensor, SubmitOptions, Work, wait_all, wait_any
@@ -29,6 +30,7 @@ __all__ = [
     "AbortedError", "ConcurrentError", "CudaError", "DeclinedError", "Error", "InvalidError", "MismatchError",
     "NoMemoryError", "PeerDeadError", "SystemCallError", "TimeoutError", "VersionError",
     "CallOptions", "Communicator", "CommunicatorOptions", "Shrunk", "group", "unique_id",
+    "Fabric",
     "ProcessGroup", "SparseTensor", "SubmitOptions", "Work", "wait_all", "wait_any",
     "DeviceMemory", "SymmetricGroup", "SymmetricMemory",
     "Launcher", "Store", "info", "launcher", "links", "set_log",

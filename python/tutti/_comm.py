@@ -13,6 +13,7 @@ import numpy as np
 from tutti._buffers import Array, moved, operand, stream_value
 from tutti._dtypes import DTYPES, HANDLES, QUANTS, SIZES, Op, algorithm_value, named_dtype, op_handle
 from tutti._errors import InvalidError, Timeout, c_text, check, make_error, milliseconds, text
+from tutti._fabric import Fabric
 from tutti._groups import _group, _open_groups
 from tutti._handle import Handle
 from tutti._signals import Interrupt, call_in_thread
@@ -74,6 +75,8 @@ class CommunicatorOptions(TypedDict, total=False):
     arena_bytes: int
     max_blocks: int
     """The most blocks of each CUDA kernel, and so the most multiprocessors that run it."""
+    fabric: Fabric | None
+    """An engine between hosts, for CPU ranks that run on several. Then the store outlives the communicator."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -141,6 +144,10 @@ def _comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[A
     options.arena_bytes = given.get("arena_bytes", 0)
     options.max_blocks = given.get("max_blocks", 0)
     options.algo = algorithm_value(given.get("algorithm"))
+    fabric = given.get("fabric")
+    if fabric is not None:
+        kept.append(fabric)
+        options.fabric = fabric.handle
     if "strict" in given:
         options.strict = lib.TUTTI_STRICT_ON if given["strict"] else lib.TUTTI_STRICT_OFF
     if "programmatic_launch" in given:
@@ -203,13 +210,16 @@ class Communicator(Handle):
 
     @classmethod
     def from_store(cls, store: Store, rank: int, world_size: int, **options: Unpack[CommunicatorOptions]) -> Communicator:
-        """Meets the other ranks at a store, which is used only during the call.
+        """Meets the other ranks at a store, which is used only during the call, with a fabric until the close.
 
         Raises also TimeoutError, PeerDeadError, MismatchError (the configurations differ), NoMemoryError, SystemCallError.
         """
         given, interrupt, kept = _comm_options(options, world_size)
         # On CUDA the communicator uses this thread's current context, so this thread has to meet.
-        given.defer = given.device == lib.TUTTI_DEVICE_CPU
+        # A fabric may belong to this thread, too.
+        given.defer = given.device == lib.TUTTI_DEVICE_CPU and not given.fabric
+        if given.fabric:
+            kept.append(store)
         comm = ffi.new("tutti_comm_t **")
 
         def meet() -> None:

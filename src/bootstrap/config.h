@@ -17,6 +17,7 @@ struct comm_config {
     int32_t leaf_order_given;
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES: ranks may share a device */
     int32_t leaf_order[TUTTI_MAX_RANKS];
+    char fabric[16]; /* the engine's name; "": none */
     char kernel[24]; /* CUDA: the kernel of that algorithm that TUTTI_ALGO names; "": none */
 };
 

@@ -249,6 +249,12 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
                          rank, tutti_algo_name((enum tutti_algo)a->algo), *a->kernel ? " by " : "",
                          a->kernel, peer, tutti_algo_name((enum tutti_algo)b->algo),
                          *b->kernel ? " by " : "", b->kernel);
+    if (strcmp(a->fabric, b->fabric) != 0)
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "ranks disagree about the fabric (options->fabric): rank %d has %s, rank "
+                         "%d has %s: pass one of the same name on all ranks, or NULL",
+                         rank, *a->fabric ? a->fabric : "none", peer,
+                         *b->fabric ? b->fabric : "none");
     for (int leaf = 0; leaf < mine->identity.world_size; leaf++) {
         if (mine->config.leaf_order[leaf] != theirs->config.leaf_order[leaf])
             return error_set(TUTTI_ERR_MISMATCH,

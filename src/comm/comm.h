@@ -18,7 +18,9 @@ struct agree;
 struct call_slot;
 struct comm_setup;
 struct gather;
+struct hierarchy;
 struct host_record;
+struct hosts;
 struct interrupt;
 struct meeting;
 struct pg_lists;
@@ -68,19 +70,21 @@ struct tutti_comm {
     char reason[512];
     char name[COMM_NAME_BYTES];
     int64_t generation;
-    uint64_t table_hash;      /* struct backend_record's */
-    uint8_t nonce[16];        /* of its meeting: no other communicator has it */
-    uint32_t aborts;          /* calls of tutti_comm_abort() */
-    int cores;                /* number of cores on which the ranks may run, in all */
-    bool crowded;             /* it or its parent has more ranks than cores */
-    bool shared;              /* some process has several ranks; a child takes the parent's value */
-    uint32_t splits;          /* calls of tutti_comm_split() so far; the same on all ranks */
-    tutti_store_t *store;     /* borrowed until the rendezvous has ended, then NULL */
-    struct work_pool *works;  /* work.c */
-    void *norm_scratch;       /* rms_norm.c; NULL before the first use */
-    struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
-    uint64_t calls;           /* of collectives; written by the holder of `busy` */
-    struct tutti_comm *next;  /* in the process's list, for the count of calls */
+    uint64_t table_hash;  /* struct backend_record's */
+    uint8_t nonce[16];    /* of its meeting: no other communicator has it */
+    uint32_t aborts;      /* calls of tutti_comm_abort() */
+    int cores;            /* number of cores on which the ranks may run, in all */
+    bool crowded;         /* it or its parent has more ranks than cores */
+    bool shared;          /* some process has several ranks; a child takes the parent's value */
+    uint32_t splits;      /* calls of tutti_comm_split() so far; the same on all ranks */
+    tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
+    struct tutti_fabric *fabric; /* the option; NULL: the ranks run on one host */
+    struct hierarchy *part_of;   /* whose node this is: hierarchy.h; NULL: none */
+    struct work_pool *works;     /* work.c */
+    void *norm_scratch;          /* rms_norm.c; NULL before the first use */
+    struct comm_setup *setup;    /* while it meets, else NULL: comm_setup.c */
+    uint64_t calls;              /* of collectives; written by the holder of `busy` */
+    struct tutti_comm *next;     /* in the process's list, for the count of calls */
     /* A group of calls, api/call_set.c: */
     uint64_t set; /* the address of the set that holds `busy`; 0: none. Other threads may read it */
     struct tutti_comm *beside;        /* the next one that the set holds */
@@ -88,6 +92,10 @@ struct tutti_comm {
     struct pg_lists *lists;           /* used by the caller that `grouping` names */
 };
 
+/* Makes an empty communicator, in the process's list, to be destroyed with tutti_comm_destroy().
+ * Returns NO_MEMORY, SYSTEM. */
+enum tutti_status comm_alloc(const char *name, int rank, int world_size, int32_t device,
+                             struct tutti_comm **comm);
 /*
  * Makes a communicator of some ranks of `from`; they have not met in it yet. It has the same
  * device, configuration, time-out and links. The caller fills the leaf order, and destroys the
@@ -108,6 +116,15 @@ enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int 
 enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
                                        int which);
 
+struct comm_assembly;
+/* What the ranks of several hosts know when they have met. */
+struct comm_meeting {
+    const struct comm_assembly *how;
+    const struct hosts *hosts;
+    struct gather *gather; /* of all ranks */
+    const struct meeting *meeting;
+};
+
 /* How the ranks of a communicator come together: over a store, or split from a parent. */
 struct comm_assembly {
     tutti_store_t *store;              /* NULL: they have a parent */
@@ -116,6 +133,9 @@ struct comm_assembly {
     struct gather *gather;             /* of all ranks of the parent, with members */
     const struct interrupt *interrupt; /* of waits outside of `gather`, and outside of `store` */
     int64_t deadline;
+    /* Joins ranks of several hosts: sets the communicator's back end and group. NULL: these are
+     * refused. */
+    enum tutti_status (*join_hosts)(struct tutti_comm *comm, const struct comm_meeting *met);
 };
 /* Collective: puts a communicator together. With a parent there are an agreement with a struct
  * host_record, then one without values, or two if comm->shared holds for the parent; hosts of
@@ -123,10 +143,10 @@ struct comm_assembly {
  * false, and the caller tells the other ranks. */
 enum tutti_status comm_assemble(struct tutti_comm *comm, const struct comm_assembly *how);
 
-/* hosts.c: compares the records of all ranks, which must run on one host. Returns what
- * host_records_compare() and the back end's records_compare() do, DECLINED. */
+/* hosts.c: compares the records of all ranks. Without a fabric they must run on one host. Returns
+ * what host_records_compare() and the back end's records_compare() do, DECLINED. */
 enum tutti_status comm_records_check(const struct tutti_comm *comm,
-                                     const struct host_record *records);
+                                     const struct host_record *records, struct hosts *hosts);
 
 /* Counts a call that was refused before it could use a communicator. */
 void comm_count_refused(void);
@@ -160,6 +180,8 @@ enum tutti_status comm_check_own(const struct tutti_comm *comm, const char *call
  * words "has not met" in the message. */
 enum tutti_status comm_check_met(const struct tutti_comm *comm, const char *call,
                                  const char *advice);
+/* Returns DECLINED if the ranks of `comm`, which have met, run on several hosts. */
+enum tutti_status comm_check_one_host(const struct tutti_comm *comm, const char *call);
 /* Returns INVALID after tutti_comm_finalize(). */
 enum tutti_status comm_check_finalized(const struct tutti_comm *comm, const char *call);
 

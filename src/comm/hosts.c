@@ -11,7 +11,7 @@
 static enum tutti_status hosts_refuse(const struct host_record *records, int size,
                                       const struct hosts *hosts)
 {
-    char text[400], ranks[160];
+    char text[360], ranks[160];
     int length = 0;
     for (int host = 0; host < hosts->count; host++) {
         struct rank_set on_host = rank_set_none;
@@ -25,19 +25,30 @@ static enum tutti_status hosts_refuse(const struct host_record *records, int siz
     if ((size_t)length >= sizeof text)
         memcpy(text + sizeof text - 4, "...", 4);
     return error_set(TUTTI_ERR_DECLINED,
-                     "Tutti joins the ranks of one host, and these run on %d: %s", hosts->count,
-                     text);
+                     "without a fabric (options->fabric) Tutti joins the ranks of one host, and "
+                     "these run on %d: %s",
+                     hosts->count, text);
 }
 
 enum tutti_status comm_records_check(const struct tutti_comm *comm,
-                                     const struct host_record *records)
+                                     const struct host_record *records, struct hosts *hosts)
 {
     const struct backend *backend = comm->backend;
     const struct backend_record *parts[TUTTI_MAX_RANKS];
-    struct hosts hosts;
-    enum tutti_status status = host_records_compare(records, comm->rank, comm->world_size, &hosts);
-    if (status == TUTTI_OK && hosts.count > 1)
-        status = hosts_refuse(records, comm->world_size, &hosts);
+    enum tutti_status status = host_records_compare(records, comm->rank, comm->world_size, hosts);
+    if (status == TUTTI_OK && hosts->count > 1 && !comm->fabric)
+        status = hosts_refuse(records, comm->world_size, hosts);
+    if (status == TUTTI_OK && hosts->count > 1 && backend->enqueues)
+        status = error_set(TUTTI_ERR_DECLINED,
+                           "the ranks run on %d hosts, and fabrics do not serve CUDA communicators "
+                           "yet: use CPU communicators, or another library between the hosts",
+                           hosts->count);
+    if (status == TUTTI_OK && hosts->count > 1 && comm->config.strict)
+        status =
+            error_set(TUTTI_ERR_DECLINED,
+                      "the ranks run on %d hosts, for which strict mode has no rule: switch it "
+                      "off (options->strict, TUTTI_STRICT)",
+                      hosts->count);
     if (status != TUTTI_OK || !backend->records_compare)
         return status;
     host_parts(records, comm->world_size, parts);

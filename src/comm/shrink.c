@@ -37,7 +37,9 @@ static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_s
 {
     if (!comm || !store)
         return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "store" : "comm");
-    return comm_check_met(comm, call, ": create another one of fewer ranks");
+    const enum tutti_status status =
+        comm_check_met(comm, call, ": create another one of fewer ranks");
+    return status == TUTTI_OK ? comm_check_one_host(comm, call) : status;
 }
 
 static enum tutti_status excluded_read(const struct tutti_comm *comm,

@@ -170,6 +170,9 @@ static enum tutti_status options_check_for(const struct tutti_comm *parent,
                          "communicator \"%s\"",
                          options->defer, (int)options->device, (int)parent->config.device,
                          parent->name);
+    if (options->fabric)
+        return error_set(TUTTI_ERR_INVALID,
+                         "options->fabric: a split is of ranks of one host: expected NULL");
     return comm_arguments_check(0, 1, options);
 }
 

@@ -286,9 +286,14 @@ enum tutti_status tutti_comm_create_from_id(const struct tutti_unique_id *id, in
         status = options_copy(call, "tutti_comm_options", given, &options, sizeof options);
     if (status != TUTTI_OK)
         return status;
-    status = options.defer ? error_set(TUTTI_ERR_INVALID,
-                                       "options->defer: the ranks meet in this call, so it must be "
-                                       "false")
-                           : create_from_id(&content, rank, world_size, &options, comm);
+    if (options.defer)
+        status = error_set(TUTTI_ERR_INVALID,
+                           "options->defer: the ranks meet in this call, so it must be false");
+    else if (options.fabric)
+        status = error_set(TUTTI_ERR_INVALID,
+                           "options->fabric: ranks of several hosts use their store until the "
+                           "destroy, and an id's ends with this call: use tutti_comm_create()");
+    else
+        status = create_from_id(&content, rank, world_size, &options, comm);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }

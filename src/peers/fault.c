@@ -49,36 +49,50 @@ static bool arena_read_fault(const struct layout_fault *in, struct tutti_fault *
     return true;
 }
 
-static enum tutti_status report(const struct tutti_fault *fault)
+/* The fault that stands, as users know its ranks and its operation. */
+static struct tutti_fault fault_named(const struct peers *peers)
 {
+    struct tutti_fault fault = peers->faults.fault;
+    if (!peers->names)
+        return fault;
+    fault.rank = name_of(peers, fault.rank);
+    fault.peer = name_of(peers, fault.peer);
+    fault.sequence = order_load_relaxed_u64(peers->names->sequence);
+    return fault;
+}
+
+static enum tutti_status report(const struct peers *peers)
+{
+    const struct tutti_fault fault = fault_named(peers);
     char text[512];
-    tutti_fault_format(fault, text, sizeof text);
-    return error_set(fault->status, "%s", text);
+    tutti_fault_format(&fault, text, sizeof text);
+    return error_set(fault.status, "%s", text);
 }
 
 enum tutti_status peers_fail(struct peers *peers, const struct tutti_fault *fault)
 {
-    invariant(fault->status != TUTTI_OK && fault->peer >= 0 && fault->peer < peers->size);
+    invariant(fault->status != TUTTI_OK && fault->peer >= 0 &&
+              (fault->peer < peers->size || (peers->names && fault->peer >= PEERS_ELSEWHERE)));
     if (order_exchange_u32(&peers->faults.claimed, 1) == 0) {
         peers->faults.fault = *fault;
         if (fault->sequence >= GATHER_SEQUENCE) /* name the operation that would have come next */
             peers->faults.fault.sequence = order_load_relaxed_u64(&peers->before) + 1;
-        fault = &peers->faults.fault;
+        const struct tutti_fault named = fault_named(peers);
         if (!order_load_relaxed_u32(&peers->faults.quit)) /* relaxed: carries nothing else */
-            arena_write_fault(&peers->own->fault, fault);
+            arena_write_fault(&peers->own->fault, &peers->faults.fault);
         if (peers->faults.record)
-            arena_write_fault(&peers->faults.record->fault, fault);
+            arena_write_fault(&peers->faults.record->fault, &named);
         order_store_release_u32(&peers->faults.failed, 1); /* F4 pairs A4 */
         bell_ring_all(peers);
         if (peers->faults.on_failure)
             peers->faults.on_failure(peers->faults.context);
-        enum tutti_status status = report(fault);
-        log_write(TUTTI_LOG_WARN, peers->rank, "%s", tutti_last_error());
+        enum tutti_status status = report(peers);
+        log_write(TUTTI_LOG_WARN, name_of(peers, peers->rank), "%s", tutti_last_error());
         return status;
     }
     while (!order_load_acquire_u32(&peers->faults.failed)) /* A4: a few stores away */
         order_pause();
-    return report(&peers->faults.fault);
+    return report(peers);
 }
 
 bool peers_alive(const struct peers *peers, int peer)
@@ -197,6 +211,6 @@ enum tutti_status peers_status(void *opaque, struct tutti_fault *fault)
         peers_fail(peers, &found);
     }
     if (fault)
-        *fault = peers->faults.fault;
-    return report(&peers->faults.fault);
+        *fault = fault_named(peers);
+    return report(peers);
 }

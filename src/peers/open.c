@@ -131,6 +131,7 @@ static void peers_init(struct peers *peers, const struct peers_config *config)
 {
     peers->rank = config->rank;
     peers->size = config->size;
+    peers->names = config->names;
     peers->ranks.remote = config->remote;
     peers->borrowed = config->borrowed;
     peers->ranks.sparse = config->arenas->sparse;

@@ -30,9 +30,19 @@ struct peers_ranks {
         *channel; /* NULL if no rank is remote, and before the opening has connected them */
 };
 
+/* What faults and messages call ranks that are a part of something larger: the ranks of one host of
+ * a communicator of several. Borrowed until the close. */
+struct peers_names {
+    const int *ranks;         /* [r]: the number of rank r there */
+    const uint64_t *sequence; /* the number of the running operation there */
+};
+/* The peer of a fault that is rank `peer - PEERS_ELSEWHERE` there, on another host. */
+enum { PEERS_ELSEWHERE = TUTTI_MAX_RANKS };
+
 struct peers_config {
     int rank;
     int size;
+    const struct peers_names *names; /* NULL: their own numbers */
     const struct backend_arenas *arenas;
     struct rank_set remote;   /* the ranks of other processes */
     bool shared;              /* a process has several ranks; the same on all ranks */

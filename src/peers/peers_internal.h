@@ -64,6 +64,7 @@ struct peers {
 
     int rank;
     int size;
+    const struct peers_names *names; /* NULL: their own numbers */
     struct peers_ranks ranks;
     int yields;                     /* until a waiter sleeps */
     int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
@@ -79,6 +80,14 @@ struct peers {
     struct peers_same_core same_core;
     uint32_t meetings[NODE_RANKS]; /* of subset barriers, with each peer */
 };
+
+/* What faults and messages call a rank, which may be on another host. */
+static inline int name_of(const struct peers *peers, int rank)
+{
+    if (!peers->names)
+        return rank;
+    return rank >= PEERS_ELSEWHERE ? rank - PEERS_ELSEWHERE : peers->names->ranks[rank];
+}
 
 /* Where a rank announces an operation: in its small message, or, if not all ranks map that, in its
  * notice. */

@@ -76,21 +76,25 @@ static void find_why_late(struct peers_wait *wait)
     wait->fault.seen.parameter = (uint32_t)wait->request->timeout_source;
 }
 
-/* The ranks that have not announced the operation. If all have, the rank for which the peer
- * waits. */
+/* The ranks that have not announced the operation, by name. If all have, the rank for which the
+ * peer waits. */
 static struct rank_set missing_of(const struct peers *peers, int peer)
 {
     struct rank_set missing = rank_set_none;
     for (int r = 0; r < peers->size && peers->lane == LANE_ALL; r++)
         if (r != peers->rank && !peers->operations->entered(peers, r))
-            rank_set_add(&missing, r);
-    return rank_set_empty(missing) ? rank_set_of(peers_late_rank(peers, peer)) : missing;
+            rank_set_add(&missing, name_of(peers, r));
+    return rank_set_empty(missing) ? rank_set_of(name_of(peers, peers_late_rank(peers, peer)))
+                                   : missing;
 }
 
 void wait_remind(void *context, int waited_s)
 {
     const struct peers_wait *wait = context;
     const struct peers *peers = wait->peers;
+    const int own = name_of(peers, peers->rank);
+    const uint64_t sequence =
+        peers->names ? order_load_relaxed_u64(peers->names->sequence) : peers->sequence;
     const struct tutti_signature expected =
         signature_unpack(wait->request->signature, wait->request->parameter);
     char ranks[300], what[96];
@@ -99,13 +103,13 @@ void wait_remind(void *context, int waited_s)
     else if (expected.collective == TUTTI_COLLECTIVE_BARRIER && expected.parameter)
         snprintf(what, sizeof what, "in a barrier of some ranks");
     else if (expected.count == SIGNATURE_COUNT_VARIES)
-        snprintf(what, sizeof what, "in operation %" PRIu64 " (%s)", peers->sequence,
+        snprintf(what, sizeof what, "in operation %" PRIu64 " (%s)", sequence,
                  tutti_collective_name(expected.collective));
     else
-        snprintf(what, sizeof what, "in operation %" PRIu64 " (%s, %" PRIu64 " elements)",
-                 peers->sequence, tutti_collective_name(expected.collective), expected.count);
-    log_write(TUTTI_LOG_WARN, peers->rank, "rank %d has waited %d s %s for %s", peers->rank,
-              waited_s, what, text_ranks(missing_of(peers, wait->peer), ranks, sizeof ranks));
+        snprintf(what, sizeof what, "in operation %" PRIu64 " (%s, %" PRIu64 " elements)", sequence,
+                 tutti_collective_name(expected.collective), expected.count);
+    log_write(TUTTI_LOG_WARN, own, "rank %d has waited %d s %s for %s", own, waited_s, what,
+              text_ranks(missing_of(peers, wait->peer), ranks, sizeof ranks));
 }
 
 static bool yields_at_once(void *context, int64_t now)

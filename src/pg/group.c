@@ -23,6 +23,8 @@ static const char call[] = "tutti_pg_create";
 static enum tutti_status comm_check(struct tutti_comm *comm)
 {
     enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
+    if (status == TUTTI_OK)
+        status = comm_check_one_host(comm, call);
     if (status != TUTTI_OK)
         return status;
     if (comm->config.strict)

@@ -84,6 +84,34 @@ static bool run_threads(tutti_fabric_t *fabric)
     return true;
 }
 
+/* A communicator of both hosts, whose names tell them apart. */
+static bool run_comm(tutti_fabric_t *fabric)
+{
+    enum { COUNT = 300000 };
+    const struct tutti_comm_options options = {
+        .struct_size = sizeof options, .timeout_ms = PATTERN_TIMEOUT_MS, .fabric = fabric};
+    static const size_t counts[] = {1, 1000, COUNT};
+    static float values[COUNT];
+    char host[64] = "", text[4096];
+    tutti_comm_t *comm;
+    gethostname(host, sizeof host - 1);
+    setenv("TUTTI_HOST_ID", host, 1);
+    CHECK(tutti_comm_create(store, rank, size, &options, &comm) == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    CHECK(strstr(text, "hosts: 2\n") && strstr(text, "fabric: mpi"));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        for (size_t j = 0; j < counts[i]; j++)
+            values[j] = (float)(rank + (int)(j % 5));
+        CHECK(tutti_all_reduce(values, values, counts[i], TUTTI_FLOAT32, TUTTI_SUM, comm,
+                               TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        for (size_t j = 0; j < counts[i]; j++)
+            CHECK(values[j] == (float)(size * (size - 1) / 2 + size * (int)(j % 5)));
+    }
+    CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    tutti_comm_destroy(comm);
+    return true;
+}
+
 /* What leaves links of no more use. */
 static bool run_ends(tutti_fabric_t *fabric)
 {
@@ -145,7 +173,7 @@ static bool run(const char *url, bool ends)
         printf("%s\n", fabric->description);
     bool passed = check_threads(fabric);
     if (store)
-        passed = passed && run_patterns(fabric) &&
+        passed = passed && run_patterns(fabric) && run_comm(fabric) &&
                  (!fabric->ops->threads(fabric) || run_threads(fabric)) &&
                  (!ends || run_ends(fabric));
     if (passed && store && getenv("FABRIC_LEAVES")) /* see mpi.sh */

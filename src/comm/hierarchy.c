@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: MIT */
+/* The life of a hierarchy, and its row of functions as a back end. */
+#include "comm/hierarchy.h"
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/wait.h"
+#include "bootstrap/meet.h"
+#include "comm/options.h"
+#include "store/status_agree.h"
+#include "store/store.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How long a close waits for headers, and for messages that this rank has sent. */
+enum { CLOSE_MS = 1000, CLOSE_NAP_NS = 100000 };
+
+/* ---- who is where ---------------------------------------------------------------------------- */
+
+static void hosts_read(struct hierarchy *self, const struct hosts *hosts)
+{
+    int next = 0;
+    self->hosts = hosts->count;
+    self->host = hosts->of[self->comm->rank];
+    for (int host = 0; host < hosts->count; host++) {
+        self->first[host] = next;
+        for (int r = 0; r < self->comm->world_size; r++) {
+            if (hosts->of[r] != host)
+                continue;
+            self->host_of[r] = host;
+            self->local_of[r] = next - self->first[host];
+            self->members[next++] = r;
+        }
+    }
+    self->first[hosts->count] = next;
+    self->local = self->local_of[self->comm->rank];
+    self->names = (struct peers_names){.ranks = &self->members[self->first[self->host]],
+                                       .sequence = &self->sequence};
+}
+
+/* Cuts the tree of `count` leaves into the largest subtrees that are on one host. */
+static void tree_cut(struct hierarchy *self, int first, int count)
+{
+    const int32_t *order = self->comm->config.leaf_order;
+    const int host = self->host_of[order[first]];
+    int same = 1, left = 1;
+    while (same < count && self->host_of[order[first + same]] == host)
+        same++;
+    if (same == count) {
+        self->subtrees[self->subtree_count++] =
+            (struct hierarchy_subtree){.first = first, .count = count, .host = host};
+        self->subtrees_of[host]++;
+        return;
+    }
+    while (2 * left < count)
+        left *= 2;
+    tree_cut(self, first, left);
+    tree_cut(self, first + left, count - left);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* Called once a fault stands. Ranks of other hosts find the first one in the store. */
+static void on_failure(void *opaque)
+{
+    struct hierarchy *self = opaque;
+    struct tutti_store view = store_bounded(&self->store, deadline_after(STORE_GRACE_MS), NULL);
+    struct tutti_fault fault, unused;
+    memset(&fault, 0, sizeof fault);
+    (void)peers_status(self->comm->peers, &fault);
+    if (!self->told)
+        (void)tutti_store_compare_set(&view, "fault", NULL, 0, &fault, sizeof fault, &unused,
+                                      sizeof unused, NULL);
+    if (self->link) /* a peer that notices the end of the link finds the fault */
+        fabric_link_abort(self->link);
+    comm_dump_failure(self->comm);
+}
+
+/* Lets the engine go on while a rank waits for its node. */
+static int progress(void *opaque)
+{
+    struct hierarchy *self = opaque;
+    bool done;
+    (void)fabric_test(self->link, NULL, &done);
+    return self->comm->progress ? self->comm->progress(self->comm->progress_context) : 0;
+}
+
+/* Takes the communicator's peers back from the node, which ends. */
+static void node_destroy(struct hierarchy *self)
+{
+    if (!self->node)
+        return;
+    self->node->peers = NULL;
+    tutti_comm_destroy(self->node);
+    self->node = NULL;
+}
+
+static enum tutti_status node_open(struct hierarchy *self, const struct comm_meeting *met)
+{
+    const int size = hierarchy_ranks(self, self->host);
+    struct tutti_comm *const comm = self->comm;
+    struct meeting agreed = *met->meeting;
+    struct comm_assembly how = *met->how;
+    char name[COMM_NAME_BYTES];
+    snprintf(name, sizeof name, "h%d/%.*s", self->host, (int)sizeof name - 8, comm->name);
+    enum tutti_status status = comm_derive(comm, &self->members[self->first[self->host]], size,
+                                           self->local, name, &self->node);
+    if (status != TUTTI_OK)
+        return status;
+    struct tutti_comm *const node = self->node;
+    peers_free(node->peers);
+    node->peers = comm->peers;
+    node->part_of = self;
+    node->config.algo = TUTTI_ALGO_NONE;
+    node->config.strict = false;
+    node->config.leaf_order_given = false;
+    for (size_t i = 0; i < sizeof agreed.nonce; i++)
+        agreed.nonce[i] ^= (uint8_t)(self->host + 1);
+    how.agreed = &agreed;
+    how.join_hosts = NULL;
+    status = comm_leaf_order_read(NULL, size, node->config.leaf_order);
+    return status == TUTTI_OK ? comm_assemble(node, &how) : status;
+}
+
+/* Collective over all ranks: the link, once each rank has told how its node came out. */
+static enum tutti_status link_open(struct hierarchy *self, const struct comm_meeting *met,
+                                   enum tutti_status status)
+{
+    struct tutti_comm *const comm = self->comm;
+    struct tutti_fabric *const fabric = comm->fabric;
+    const size_t each = fabric->ops->address_bytes;
+    unsigned char own[FABRIC_ADDRESS_BYTES] = {0};
+    unsigned char *all = malloc((size_t)comm->world_size * each);
+    if (status == TUTTI_OK && !all)
+        status = error_errno("the addresses of %d ranks", comm->world_size);
+    if (status == TUTTI_OK)
+        status = fabric->ops->address(fabric, comm->rank, own);
+    status = gather_agree(met->gather, status, own, each, deadline_timeout_ms(met->how->deadline));
+    for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++)
+        gather_value(met->gather, r, all + (size_t)r * each, each);
+    if (status == TUTTI_OK)
+        status = fabric_connect(fabric, comm->rank, comm->world_size, all, met->how->deadline,
+                                met->how->interrupt, &self->link);
+    free(all);
+    return status;
+}
+
+static bool headers_have_come(void *opaque)
+{
+    const struct hierarchy *self = opaque;
+    bool done = true;
+    return !self->header_batch || fabric_test(self->link, self->header_batch, &done) != TUTTI_OK ||
+           done;
+}
+
+static void hierarchy_free(struct hierarchy *self)
+{
+    const int64_t deadline = deadline_after(CLOSE_MS);
+    bool ended = true;
+    if (self->link) {
+        wait_napping(headers_have_come, self, deadline, CLOSE_NAP_NS);
+        ended = fabric_disconnect(self->link, deadline);
+    }
+    node_destroy(self);
+    free(self->store.prefix);
+    if (!ended)
+        return; /* the engine may still use the memory of transfers */
+    free(self->transfers);
+    free(self->scratch.bytes);
+    free(self);
+}
+
+enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meeting *met)
+{
+    struct hierarchy *self = calloc(1, sizeof *self);
+    char prefix[COMM_NAME_BYTES + 40];
+    if (!self)
+        return error_errno("a communicator of %d hosts", met->hosts->count);
+    self->comm = comm;
+    self->on_failure = on_failure;
+    self->store = *comm->store;
+    self->store.is_view = true;
+    self->store.prefix = NULL;
+    hosts_read(self, met->hosts);
+    tree_cut(self, 0, comm->world_size);
+    snprintf(prefix, sizeof prefix, "%stutti/%s/%" PRId64 "/",
+             comm->store->prefix ? comm->store->prefix : "", comm->name, met->meeting->generation);
+    enum tutti_status status = store_prefix_add(&self->store, prefix);
+    if (status == TUTTI_OK)
+        status = node_open(self, met);
+    const bool has_node = status == TUTTI_OK;
+    status = link_open(self, met, status);
+    if (!met->gather->failed)
+        status = status_agree(met->gather, status, deadline_timeout_ms(met->how->deadline));
+    if (status != TUTTI_OK) {
+        if (has_node)
+            peers_close(comm->peers);
+        hierarchy_free(self);
+        return status;
+    }
+    peers_set_progress(comm->peers, progress, self);
+    comm->rules.paths.all = true;
+    snprintf(comm->topology.reason, sizeof comm->topology.reason, "the ranks run on %d hosts",
+             self->hosts);
+    comm->backend = &hierarchy_backend;
+    comm->group = self;
+    return TUTTI_OK;
+}
+
+/* Tells ranks of other hosts that this one leaves. The last one deletes what all have written. */
+static void leave(struct hierarchy *self)
+{
+    struct tutti_store view = store_bounded(&self->store, deadline_after(STORE_GRACE_MS), NULL);
+    const uint64_t last = self->sequence;
+    char key[HIERARCHY_KEY_BYTES];
+    int64_t left = 0;
+    hierarchy_left_key(self->comm->rank, key);
+    (void)tutti_store_set(&view, key, &last, sizeof last);
+    if (tutti_store_add(&view, "left", 1, &left) != TUTTI_OK || left < self->comm->world_size)
+        return;
+    for (int r = 0; r < self->comm->world_size; r++) {
+        hierarchy_left_key(r, key);
+        (void)tutti_store_delete(&view, key, NULL);
+    }
+    (void)tutti_store_delete(&view, "left", NULL);
+    (void)tutti_store_delete(&view, "fault", NULL);
+}
+
+static void close_group(void *opaque, struct tutti_fault *fault)
+{
+    struct hierarchy *self = opaque;
+    (void)fault;
+    leave(self);
+    hierarchy_free(self);
+}
+
+/* ---- the row --------------------------------------------------------------------------------- */
+
+/* An all-reduce has one hop between hosts, or two: hierarchy_reduce.c. */
+static enum tutti_status choose(const void *opaque, const struct choice_call *call,
+                                struct choice *choice)
+{
+    const struct hierarchy *self = opaque;
+    const bool is_all_reduce = call->collective == TUTTI_COLLECTIVE_ALL_REDUCE;
+    enum tutti_algo algo = call->algo;
+    if (is_all_reduce && algo == TUTTI_ALGO_NONE)
+        algo = (enum tutti_algo)self->comm->config.algo;
+    const bool one_hop = is_all_reduce ? call->bytes <= HIERARCHY_ONE_HOP_BYTES : true;
+    *choice = (struct choice){.run = &hierarchy_algorithm,
+                              .algo = one_hop ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT,
+                              .reason = one_hop ? "one hop between the hosts"
+                                                : "fewer bytes between the hosts in two hops"};
+    if (algo == TUTTI_ALGO_NONE)
+        return TUTTI_OK;
+    if (!is_all_reduce || (algo != TUTTI_ALGO_ONE_SHOT && algo != TUTTI_ALGO_TWO_SHOT))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: algorithm %s cannot be forced between hosts: pass TUTTI_ALGO_NONE",
+                         coll_rows[call->collective].call, tutti_algo_name(algo));
+    choice->algo = algo;
+    choice->reason = "forced";
+    return TUTTI_OK;
+}
+
+static enum tutti_status send_own(void *opaque, struct request *send, struct request *recv,
+                                  tutti_stream_t stream)
+{
+    const struct hierarchy *self = opaque;
+    return cpu_backend.send_own(self->node->group, send, recv, stream);
+}
+
+static uint64_t sequence_of(const void *opaque)
+{
+    const struct hierarchy *self = opaque;
+    return order_load_relaxed_u64(&self->sequence);
+}
+
+static enum tutti_status status_of(void *opaque, struct tutti_fault *fault)
+{
+    struct hierarchy *self = opaque;
+    if (!peers_have_failed(self->comm->peers) && hierarchy_look(self))
+        (void)hierarchy_adopt(self);
+    return peers_status(self->comm->peers, fault);
+}
+
+static enum tutti_status check_split(const void *opaque, const char *name)
+{
+    const struct hierarchy *self = opaque;
+    return error_set(TUTTI_ERR_DECLINED,
+                     "the ranks of communicator \"%s\" run on %d hosts, and such a communicator is "
+                     "not split: create one for each color by tutti_comm_create(), with the color "
+                     "in its name",
+                     name, self->hosts);
+}
+
+static enum tutti_status finish(void *opaque, int64_t timeout_ms)
+{
+    (void)timeout_ms; /* a call returns when its operation has ended */
+    return status_of(opaque, NULL);
+}
+
+static int describe(const void *opaque, char *text, size_t size)
+{
+    const struct hierarchy *self = opaque;
+    int length = 0;
+    char ranks[300];
+    text_append(text, size, &length, "fabric: %s\nhosts: %d\n", self->comm->fabric->description,
+                self->hosts);
+    for (int host = 0; host < self->hosts; host++) {
+        struct rank_set set = rank_set_none;
+        for (int i = 0; i < hierarchy_ranks(self, host); i++)
+            rank_set_add(&set, hierarchy_rank(self, host, i));
+        text_append(text, size, &length, "host: %s, %d partial sums\n",
+                    text_ranks(set, ranks, sizeof ranks), self->subtrees_of[host]);
+    }
+    return length;
+}
+
+/* Ranks that meet have the table of their device; a hierarchy takes its place. */
+const struct backend hierarchy_backend = {
+    .name = "cpu",
+    .title = "CPU",
+    .most_ranks = TUTTI_MAX_RANKS,
+    .many_hosts = true,
+    .choose = choose,
+    .barrier = &hierarchy_algorithm,
+    .send_recv = hierarchy_send_recv,
+    .send_own = send_own,
+    .sequence = sequence_of,
+    .status = status_of,
+    .check_split = check_split,
+    .finish = finish,
+    .describe = describe,
+    .close = close_group,
+};

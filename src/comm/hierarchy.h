@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A communicator whose ranks run on several hosts. On each host its ranks have a communicator of
+ * their own, the node; a link of a fabric joins all ranks. An operation consists of operations of
+ * the node, and of messages between ranks of different hosts.
+ *
+ * Sums: the tree of all ranks is cut into the largest subtrees whose leaves are on one host: one
+ * for a host with 1, 2, 4 or 8 ranks in their places, two for 3, 6 or 12, two or three for 5 or 7.
+ * A host computes the partial result of each of its subtrees, in the accumulation type. A rank that
+ * has the partial results of all hosts combines them as the tree says. So a result does not depend
+ * on how the ranks are spread over hosts; the engine adds nothing.
+ *
+ * A hierarchy is the group of hierarchy_backend: coll/backend.h.
+ */
+#ifndef TUTTI_HIERARCHY_H
+#define TUTTI_HIERARCHY_H
+
+#include "base/layout.h"
+#include "bootstrap/host.h"
+#include "coll/request.h"
+#include "comm/comm.h"
+#include "fabric/fabric.h"
+#include "store/store.h"
+
+#include <stdio.h>
+
+/* Up to here each host combines all of an all-reduce; of a longer one its share. */
+enum { HIERARCHY_ONE_HOP_BYTES = 16 * 1024 };
+
+/* The leaves `first` to first + count - 1 are a whole subtree, and all on one host. */
+struct hierarchy_subtree {
+    int first, count;
+    int host;
+};
+
+/* What the first ranks of the hosts tell each other of an operation, to find a mismatch. */
+struct hierarchy_header {
+    uint64_t sequence, signature;
+    uint32_t parameter, unused;
+};
+
+/* Memory for one operation after the other. It grows only between operations. */
+struct hierarchy_scratch {
+    unsigned char *bytes;
+    size_t size;
+};
+
+struct hierarchy {
+    struct tutti_comm *comm; /* the whole */
+    struct tutti_comm *node; /* of this host's ranks, in their order; its peers are the whole's */
+    struct fabric_link *link;
+    struct peers_names names; /* of the node's ranks in the whole */
+    void (*on_failure)(void *hierarchy);
+
+    int host, hosts;                /* this rank's host, and how many there are */
+    int local;                      /* this rank in its node */
+    int host_of[TUTTI_MAX_RANKS];   /* [rank] */
+    int local_of[TUTTI_MAX_RANKS];  /* [rank]: in the node of its host */
+    int members[TUTTI_MAX_RANKS];   /* host by host */
+    int first[TUTTI_MAX_RANKS + 1]; /* [host]: its place in members */
+    struct hierarchy_subtree subtrees[TUTTI_MAX_RANKS]; /* by leaves */
+    int subtree_count;
+    int subtrees_of[TUTTI_MAX_RANKS]; /* [host]: how many it has */
+
+    uint64_t sequence;       /* of the running operation, or of the last one */
+    struct request *request; /* the running operation */
+    struct hierarchy_scratch scratch;
+    struct fabric_transfer *transfers; /* the list that is being made */
+    int transfer_count, transfer_room;
+    /* Of the first rank of a host: the headers of the last operation that has some. */
+    struct fabric_batch *header_batch; /* NULL: they have come */
+    struct hierarchy_header own_header, headers[TUTTI_MAX_RANKS];
+    struct request header_request; /* their operation, for the message */
+
+    /* The store, where ranks of other hosts find a fault. */
+    tutti_store_t store; /* a view, with a prefix of its own */
+    int64_t looked_at;   /* when this rank last looked there */
+    bool told;           /* the fault that stands came from there */
+    struct tutti_fault foreign;
+};
+
+extern const struct backend hierarchy_backend;
+
+/* struct comm_assembly's join_hosts(). */
+enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meeting *met);
+
+/* Makes the node's peers report to the whole. */
+static inline void hierarchy_adapt(struct hierarchy *part_of, struct peers_config *config)
+{
+    config->names = &part_of->names;
+    config->record = part_of->comm->recorder.page;
+    config->on_failure = part_of->on_failure;
+    config->context = part_of;
+}
+
+static inline int hierarchy_ranks(const struct hierarchy *self, int host)
+{
+    return self->first[host + 1] - self->first[host];
+}
+
+static inline int hierarchy_rank(const struct hierarchy *self, int host, int local)
+{
+    return self->members[self->first[host] + local];
+}
+
+/* ---- hierarchy_run.c: what operations consist of --------------------------------------------- */
+
+/* Runs a collective of the node as a part of the running operation. It has the operation's
+ * signature, so that ranks of one host notice a mismatch. */
+enum tutti_status hierarchy_node(struct hierarchy *self, enum tutti_collective which,
+                                 const struct coll_args *args);
+/* The same for bytes. `root`: of a rooted collective. */
+enum tutti_status hierarchy_node_bytes(struct hierarchy *self, enum tutti_collective which,
+                                       const void *send, void *recv, size_t bytes, int root);
+/* Makes the request of a message in the node. */
+enum tutti_status hierarchy_node_request(struct hierarchy *self, enum tutti_collective which,
+                                         void *data, size_t bytes, int local,
+                                         struct request *request);
+/* Adds a message with a rank of another host to the list that is being made; nothing if it is
+ * empty. The list has room for it: hierarchy_room(). */
+void hierarchy_add(struct hierarchy *self, int rank, bool is_send, void *buffer, size_t bytes);
+/* Makes room for so many messages in a list. Between operations: NO_MEMORY. */
+enum tutti_status hierarchy_room(struct hierarchy *self, size_t transfers);
+/* Begins the messages of the list, and empties it. *batch is NULL if there are none. */
+enum tutti_status hierarchy_start(struct hierarchy *self, struct fabric_batch **batch);
+/* Waits for their end. `peer`: a rank of another host, which a time-out names. NULL: returns OK. */
+enum tutti_status hierarchy_await(struct hierarchy *self, struct fabric_batch *batch, int peer);
+/* Sets the scratch memory's size to at least this. Between operations: NO_MEMORY. */
+enum tutti_status hierarchy_reserve(struct hierarchy *self, size_t bytes);
+/* The key that a rank sets when it leaves, to the number of its last operation. */
+enum { HIERARCHY_KEY_BYTES = 16 };
+static inline void hierarchy_left_key(int rank, char key[HIERARCHY_KEY_BYTES])
+{
+    snprintf(key, HIERARCHY_KEY_BYTES, "left/%d", rank);
+}
+/* Looks in the store whether a rank has failed. Returns true if it finds a fault, in foreign. */
+bool hierarchy_look(struct hierarchy *self);
+/* Fails with that fault. Returns its status. */
+enum tutti_status hierarchy_adopt(struct hierarchy *self);
+/* Ends the header's batch, whose buffers the caller gives back. */
+enum tutti_status hierarchy_headers_finish(struct hierarchy *self);
+extern const struct algorithm hierarchy_algorithm;
+/* struct backend's send_recv(). */
+enum tutti_status hierarchy_send_recv(void *hierarchy, struct request *const *requests, int count,
+                                      tutti_stream_t stream);
+
+/* Where the blocks of an operand with a block for each rank lie, in bytes. */
+struct hierarchy_blocks {
+    size_t at[TUTTI_MAX_RANKS], bytes[TUTTI_MAX_RANKS];
+};
+void hierarchy_blocks(const struct hierarchy *self, const struct request *request, bool is_send,
+                      struct hierarchy_blocks *blocks);
+
+/* Takes a part of scratch memory. */
+static inline unsigned char *hierarchy_take(const struct hierarchy *self, size_t *used,
+                                            size_t bytes)
+{
+    unsigned char *taken = self->scratch.bytes + *used;
+    *used += (bytes + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
+    return taken;
+}
+
+/* ---- the collectives ------------------------------------------------------------------------- */
+
+/* hierarchy_reduce.c: all_reduce and reduce; reduce_scatter and its v-form. */
+enum tutti_status hierarchy_sum(struct hierarchy *self, struct request *request);
+enum tutti_status hierarchy_sum_scatter(struct hierarchy *self, struct request *request);
+/* hierarchy_move.c: those that copy. */
+enum tutti_status hierarchy_broadcast(struct hierarchy *self, struct request *request);
+enum tutti_status hierarchy_all_gather(struct hierarchy *self, struct request *request);
+enum tutti_status hierarchy_all_to_all(struct hierarchy *self, struct request *request);
+enum tutti_status hierarchy_gather(struct hierarchy *self, struct request *request);
+enum tutti_status hierarchy_scatter(struct hierarchy *self, struct request *request);
+/* Messages of this rank, which run at the same time. */
+enum tutti_status hierarchy_messages(struct hierarchy *self, struct request *const *requests,
+                                     int count);
+
+#endif

@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sums of several hosts: hierarchy.h says which partial results there are.
+ *
+ * all_reduce, reduce. A piece of the operands is dealt out among the ranks of each host, its
+ * owners there; a short one belongs to one rank of each host. A piece takes these steps:
+ *   1. In the node each owner gets its part of all inputs, and computes the partial results.
+ *   2. Owners of the same elements exchange these. Who gets them combines them: all hosts if the
+ *      piece is short (one hop); else each host its share, which it returns (two hops); the root's
+ *      host in a reduce.
+ *   3. In the node the owners pass the results on.
+ * Three pieces are under way: step 1 of one, step 2 of the piece before, step 3 of the one before
+ * that. All ranks begin the messages of their pieces in the same order.
+ *
+ * reduce_scatter. On each host one rank owns the block of a rank; on that rank's host it is the
+ * rank itself. It sends the partial results to that rank.
+ */
+#include "base/error.h"
+#include "comm/hierarchy.h"
+#include "comm/run.h"
+
+#include <string.h>
+
+enum {
+    ALIGN = 16,                /* parts begin at multiples of so many elements */
+    PIECE_BYTES = 1024 * 1024, /* of an operand */
+    SHORT_BYTES = 8 * 1024,    /* up to here a piece has one owner on each host */
+    SLOTS = 3,                 /* pieces under way */
+};
+
+/* ---- partial results ------------------------------------------------------------------------- */
+
+/* Computes the partial results of this host's subtrees, one behind the other in `out`. in[i]: the
+ * elements of the node's rank i. */
+static void partials_make(const struct hierarchy *self, const struct request *request,
+                          const unsigned char *const *in, size_t count, unsigned char *out)
+{
+    const size_t width = reduce_partial_bytes(request->dtype);
+    const uint64_t env = reduce_env_begin();
+    for (int t = 0; t < self->subtree_count; t++) {
+        const struct hierarchy_subtree *tree = &self->subtrees[t];
+        const void *leaves[NODE_RANKS];
+        if (tree->host != self->host)
+            continue;
+        for (int i = 0; i < tree->count; i++)
+            leaves[i] = in[self->local_of[self->comm->config.leaf_order[tree->first + i]]];
+        const struct reduce_call call = {.out = out,
+                                         .in = leaves,
+                                         .n = tree->count,
+                                         .count = count,
+                                         .scalar = request->scalar,
+                                         .divisor = self->comm->world_size,
+                                         .out_partial = 1};
+        request->reduce(&call);
+        out += count * width;
+    }
+    reduce_env_end(env);
+}
+
+struct combining {
+    const struct hierarchy *self;
+    const struct request *request;
+    unsigned char *const *partials; /* [subtree] */
+    size_t count;
+    int next; /* subtree */
+};
+
+/* Combines the leaves `first` to first + count - 1. `out`: NULL for a partial result, which is
+ * written over one of those that it is made of. */
+static unsigned char *combine(struct combining *work, int first, int count, void *out)
+{
+    const struct hierarchy_subtree *tree = &work->self->subtrees[work->next];
+    if (tree->first == first && tree->count == count)
+        return work->partials[work->next++];
+    int left = 1;
+    while (2 * left < count)
+        left *= 2;
+    unsigned char *const low = combine(work, first, left, NULL);
+    unsigned char *const high = combine(work, first + left, count - left, NULL);
+    const void *const in[] = {low, high};
+    const struct reduce_call call = {.out = out ? out : low,
+                                     .in = in,
+                                     .n = 2,
+                                     .count = work->count,
+                                     .divisor = work->self->comm->world_size,
+                                     .partials = 2,
+                                     .out_partial = !out};
+    work->request->reduce(&call);
+    return low;
+}
+
+/* The result of `count` elements, from the partial results of all subtrees, which it destroys. */
+static void result_make(const struct hierarchy *self, const struct request *request,
+                        unsigned char *const *partials, size_t count, void *out)
+{
+    struct combining work = {
+        .self = self, .request = request, .partials = partials, .count = count};
+    const uint64_t env = reduce_env_begin();
+    combine(&work, 0, self->comm->world_size, out);
+    reduce_env_end(env);
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+enum sharing { ALL_HOSTS, EACH_HOST, ONE_HOST }; /* who combines */
+
+struct sum_piece {
+    size_t first, count;         /* elements of the operand */
+    size_t own_first, own_count; /* of these: this rank's part */
+    unsigned char *raw;          /* the node's inputs of that part */
+    unsigned char *partials;     /* this host's */
+    unsigned char *theirs;       /* the other hosts', part by part */
+    unsigned char *result;       /* where the piece's result goes */
+    struct fabric_batch *sums, *results;
+};
+
+struct sum {
+    struct hierarchy *self;
+    struct request *request;
+    size_t width, partial; /* bytes of an element */
+    size_t whole;          /* elements of a piece */
+    enum sharing sharing;
+    bool spread; /* all ranks of a host own a part */
+    int root;    /* of a reduce; else -1 */
+    struct sum_piece pieces[SLOTS];
+};
+
+/* The first element of part i of n. */
+static size_t part_at(size_t count, int n, int i)
+{
+    return i == n ? count : count * (size_t)i / (size_t)n / ALIGN * ALIGN;
+}
+
+/* The owner on a host that has all of a short piece. */
+static int lead_of(const struct sum *sum, int host)
+{
+    const struct hierarchy *self = sum->self;
+    return sum->root >= 0 && self->host_of[sum->root] == host ? self->local_of[sum->root] : 0;
+}
+
+/* The owner of an element on a host; *end: the end of its part. */
+static int owner_of(const struct sum *sum, const struct sum_piece *piece, int host, size_t at,
+                    size_t *end)
+{
+    const int n = hierarchy_ranks(sum->self, host);
+    int local = 0;
+    *end = piece->count;
+    if (!sum->spread)
+        return hierarchy_rank(sum->self, host, lead_of(sum, host));
+    while ((*end = part_at(piece->count, n, local + 1)) <= at)
+        local++;
+    return hierarchy_rank(sum->self, host, local);
+}
+
+/* Some elements of this rank's part that have one owner on each host, and one host or all that
+ * combine them. */
+struct sum_segment {
+    size_t first, count;         /* from the piece's first */
+    bool combines;               /* this rank does */
+    int host;                    /* that combines; of ALL_HOSTS: this rank's */
+    int owners[TUTTI_MAX_RANKS]; /* [host] */
+};
+
+/* Finds the segment that begins at `at`. */
+static void segment_find(const struct sum *sum, const struct sum_piece *piece, size_t at,
+                         struct sum_segment *segment)
+{
+    const struct hierarchy *self = sum->self;
+    size_t end = piece->own_first + piece->own_count, begin = piece->own_first;
+    for (int host = 0; host < self->hosts; host++) {
+        size_t theirs;
+        segment->owners[host] = owner_of(sum, piece, host, at, &theirs);
+        if (theirs < end)
+            end = theirs;
+        const int n = hierarchy_ranks(self, host);
+        for (int i = 1; sum->spread && i < n; i++)
+            if (part_at(piece->count, n, i) <= at && part_at(piece->count, n, i) > begin)
+                begin = part_at(piece->count, n, i);
+    }
+    segment->first = at;
+    segment->host = sum->sharing == ONE_HOST ? self->host_of[sum->root] : self->host;
+    if (sum->sharing == EACH_HOST) {
+        segment->host = 0;
+        while (begin + part_at(end - begin, self->hosts, segment->host + 1) <= at)
+            segment->host++;
+        end = begin + part_at(end - begin, self->hosts, segment->host + 1);
+    }
+    segment->count = end - at;
+    segment->combines = segment->host == self->host;
+}
+
+#define FOR_SEGMENTS(sum, piece, segment)                                                          \
+    for (size_t at_ = (piece)->own_first, end_ = at_ + (piece)->own_count;                         \
+         at_ < end_ && (segment_find(sum, piece, at_, segment), true);                             \
+         at_ = (segment)->first + (segment)->count)
+
+/* Where this host's partial result `index` of a segment lies. */
+static unsigned char *own_partial(const struct sum *sum, const struct sum_piece *piece,
+                                  const struct sum_segment *segment, int index)
+{
+    return piece->partials +
+           ((size_t)index * piece->own_count + segment->first - piece->own_first) * sum->partial;
+}
+
+/* Step 1 in the node: *in[i] is where the part of rank i lies. */
+static enum tutti_status inputs_get(struct sum *sum, struct sum_piece *piece,
+                                    const unsigned char **in)
+{
+    struct hierarchy *self = sum->self;
+    const size_t width = sum->width, own = piece->own_count * width;
+    const unsigned char *send = (const unsigned char *)sum->request->send + piece->first * width;
+    const int n = hierarchy_ranks(self, self->host);
+    size_t counts[NODE_RANKS], firsts[NODE_RANKS], own_counts[NODE_RANKS], own_firsts[NODE_RANKS];
+    for (int i = 0; i < n; i++) {
+        in[i] = n == 1 ? send : piece->raw + (size_t)i * own;
+        firsts[i] = part_at(piece->count, n, i) * width;
+        counts[i] = part_at(piece->count, n, i + 1) * width - firsts[i];
+        own_firsts[i] = (size_t)i * own;
+        own_counts[i] = own;
+    }
+    if (n == 1)
+        return TUTTI_OK;
+    if (!sum->spread)
+        return hierarchy_node_bytes(self, TUTTI_COLLECTIVE_GATHER, send, piece->raw,
+                                    piece->count * width, lead_of(sum, self->host));
+    const struct coll_args args = {
+        .send = send,
+        .recv = piece->raw,
+        .dtype = TUTTI_UINT8,
+        .send_blocks = {.counts = counts, .displacements = firsts},
+        .recv_blocks = {.counts = own_counts, .displacements = own_firsts},
+    };
+    return hierarchy_node(self, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args);
+}
+
+static enum tutti_status piece_begin(struct sum *sum, struct sum_piece *piece)
+{
+    struct hierarchy *self = sum->self;
+    const unsigned char *in[NODE_RANKS];
+    struct sum_segment segment;
+    unsigned char *theirs = piece->theirs;
+    enum tutti_status status = inputs_get(sum, piece, in);
+    if (status != TUTTI_OK)
+        return status;
+    if (piece->own_count)
+        partials_make(self, sum->request, in, piece->own_count, piece->partials);
+    FOR_SEGMENTS(sum, piece, &segment)
+    {
+        const size_t bytes = segment.count * sum->partial;
+        for (int host = 0; host < self->hosts; host++) {
+            if (host == self->host)
+                continue;
+            if (sum->sharing == ALL_HOSTS || segment.host == host)
+                for (int t = 0; t < self->subtrees_of[self->host]; t++)
+                    hierarchy_add(self, segment.owners[host], true,
+                                  own_partial(sum, piece, &segment, t), bytes);
+            for (int t = 0; segment.combines && t < self->subtrees_of[host]; t++) {
+                hierarchy_add(self, segment.owners[host], false, theirs, bytes);
+                theirs += bytes;
+            }
+        }
+    }
+    return hierarchy_start(self, &piece->sums);
+}
+
+/* The owners' rank of another host, for messages. */
+static int partner_of(const struct sum *sum, const struct sum_piece *piece)
+{
+    size_t end;
+    return owner_of(sum, piece, sum->self->host ? 0 : 1, piece->own_first, &end);
+}
+
+/* Puts the pointers to the partial results of a segment in the order of the subtrees. *theirs moves
+ * on. */
+static void partials_find(const struct sum *sum, const struct sum_piece *piece,
+                          const struct sum_segment *segment, unsigned char **theirs,
+                          unsigned char **partials)
+{
+    const struct hierarchy *self = sum->self;
+    for (int host = 0; host < self->hosts; host++) {
+        int index = 0;
+        for (int t = 0; t < self->subtree_count; t++) {
+            if (self->subtrees[t].host != host)
+                continue;
+            if (host == self->host) {
+                partials[t] = own_partial(sum, piece, segment, index++);
+            } else {
+                partials[t] = *theirs;
+                *theirs += segment->count * sum->partial;
+            }
+        }
+    }
+}
+
+static enum tutti_status piece_combine(struct sum *sum, struct sum_piece *piece)
+{
+    struct hierarchy *self = sum->self;
+    struct sum_segment segment;
+    unsigned char *theirs = piece->theirs, *partials[TUTTI_MAX_RANKS];
+    const enum tutti_status status = hierarchy_await(self, piece->sums, partner_of(sum, piece));
+    if (status != TUTTI_OK)
+        return status;
+    FOR_SEGMENTS(sum, piece, &segment)
+    {
+        unsigned char *result = piece->result + segment.first * sum->width;
+        const size_t bytes = segment.count * sum->width;
+        if (segment.combines) {
+            partials_find(sum, piece, &segment, &theirs, partials);
+            result_make(self, sum->request, partials, segment.count, result);
+        }
+        for (int host = 0; sum->sharing == EACH_HOST && host < self->hosts; host++)
+            if (host != self->host && (segment.combines || host == segment.host))
+                hierarchy_add(self, segment.owners[host], segment.combines, result, bytes);
+    }
+    return hierarchy_start(self, &piece->results);
+}
+
+/* Step 3 in the node. */
+static enum tutti_status piece_end(struct sum *sum, struct sum_piece *piece)
+{
+    struct hierarchy *self = sum->self;
+    const size_t width = sum->width;
+    const int n = hierarchy_ranks(self, self->host);
+    size_t counts[NODE_RANKS], firsts[NODE_RANKS];
+    const enum tutti_status status = hierarchy_await(self, piece->results, partner_of(sum, piece));
+    const bool is_here = sum->root < 0 || self->host_of[sum->root] == self->host;
+    if (status != TUTTI_OK || n == 1 || !is_here || (!sum->spread && sum->root >= 0))
+        return status;
+    if (!sum->spread)
+        return hierarchy_node_bytes(self, TUTTI_COLLECTIVE_BROADCAST, piece->result, piece->result,
+                                    piece->count * width, 0);
+    for (int i = 0; i < n; i++) {
+        firsts[i] = part_at(piece->count, n, i) * width;
+        counts[i] = part_at(piece->count, n, i + 1) * width - firsts[i];
+    }
+    const struct coll_args args = {
+        .send = piece->result + piece->own_first * width,
+        .recv = piece->result,
+        .count = piece->own_count * width,
+        .dtype = TUTTI_UINT8,
+        .peer = sum->root < 0 ? 0 : self->local_of[sum->root],
+        .recv_blocks = {.counts = counts, .displacements = firsts},
+    };
+    return hierarchy_node(
+        self, sum->root < 0 ? TUTTI_COLLECTIVE_ALL_GATHER_V : TUTTI_COLLECTIVE_GATHER_V, &args);
+}
+
+/* Takes the memory of a slot, and says where piece i lies. */
+static void piece_place(struct sum *sum, size_t i, size_t total)
+{
+    struct hierarchy *self = sum->self;
+    struct sum_piece *piece = &sum->pieces[i % SLOTS];
+    const int n = hierarchy_ranks(self, self->host);
+    piece->first = i * sum->whole;
+    piece->count = total - piece->first < sum->whole ? total - piece->first : sum->whole;
+    piece->own_first = sum->spread ? part_at(piece->count, n, self->local) : 0;
+    piece->own_count = sum->spread ? part_at(piece->count, n, self->local + 1) - piece->own_first
+                       : self->local == lead_of(sum, self->host) ? piece->count
+                                                                 : 0;
+    if (sum->root < 0 || sum->root == self->comm->rank)
+        piece->result = (unsigned char *)sum->request->recv + piece->first * sum->width;
+    piece->sums = piece->results = NULL;
+}
+
+/* Gives each slot its memory. */
+static enum tutti_status slots_reserve(struct sum *sum)
+{
+    struct hierarchy *self = sum->self;
+    const size_t n = (size_t)hierarchy_ranks(self, self->host), total = (size_t)self->subtree_count;
+    const size_t part = sum->spread ? sum->whole / n + (size_t)ALIGN : sum->whole;
+    const size_t raw = n * part * sum->width, mine = (size_t)self->subtrees_of[self->host];
+    const size_t sizes[] = {raw, mine * part * sum->partial, (total - mine) * part * sum->partial,
+                            sum->root >= 0 ? sum->whole * sum->width : 0};
+    size_t bytes = 0, used = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        bytes += (sizes[i] + LAYOUT_LINE) * SLOTS;
+    const enum tutti_status status = hierarchy_reserve(self, bytes);
+    for (int slot = 0; slot < SLOTS && status == TUTTI_OK; slot++) {
+        struct sum_piece *piece = &sum->pieces[slot];
+        piece->raw = hierarchy_take(self, &used, sizes[0]);
+        piece->partials = hierarchy_take(self, &used, sizes[1]);
+        piece->theirs = hierarchy_take(self, &used, sizes[2]);
+        piece->result = hierarchy_take(self, &used, sizes[3]);
+    }
+    return status;
+}
+
+enum tutti_status hierarchy_sum(struct hierarchy *self, struct request *request)
+{
+    const bool is_reduce = request->collective == TUTTI_COLLECTIVE_REDUCE;
+    const size_t total = request->count, hosts = (size_t)self->hosts;
+    struct sum sum = {
+        .self = self,
+        .request = request,
+        .width = request->element_bytes,
+        .partial = reduce_partial_bytes(request->dtype),
+        .whole = PIECE_BYTES / request->element_bytes,
+        .sharing = is_reduce                                     ? ONE_HOST
+                   : request->choice.algo == TUTTI_ALGO_ONE_SHOT ? ALL_HOSTS
+                                                                 : EACH_HOST,
+        .spread = request->bytes > SHORT_BYTES,
+        .root = is_reduce ? request->peer : -1,
+    };
+    if (total < sum.whole)
+        sum.whole = total;
+    const size_t count = total ? (total + sum.whole - 1) / sum.whole : 0;
+    enum tutti_status status = slots_reserve(&sum);
+    /* A part begins one segment, each other host's part may, and each of these has the shares. */
+    const size_t segments =
+        ((size_t)self->comm->world_size - hosts + 1) * (sum.sharing == EACH_HOST ? hosts : 1);
+    if (status == TUTTI_OK)
+        status = hierarchy_room(self, segments * (size_t)self->subtree_count * hosts);
+    for (size_t i = 0; i < count + SLOTS - 1 && status == TUTTI_OK; i++) {
+        if (i < count) {
+            piece_place(&sum, i, total);
+            status = piece_begin(&sum, &sum.pieces[i % SLOTS]);
+        }
+        if (i >= 1 && i - 1 < count && status == TUTTI_OK)
+            status = piece_combine(&sum, &sum.pieces[(i - 1) % SLOTS]);
+        if (i >= 2 && i - 2 < count && status == TUTTI_OK)
+            status = piece_end(&sum, &sum.pieces[(i - 2) % SLOTS]);
+    }
+    return status;
+}
+
+/* ---- reduce_scatter -------------------------------------------------------------------------- */
+
+struct scatter {
+    struct hierarchy *self;
+    struct request *request;
+    size_t width, partial;
+    struct hierarchy_blocks blocks; /* in bytes */
+    size_t counts[NODE_RANKS];      /* [local]: bytes of a piece of all blocks that it owns */
+};
+
+/* The rank of a host that owns the block of a rank, in its node. */
+static int block_owner(const struct hierarchy *self, int host, int rank)
+{
+    return self->local_of[rank] % hierarchy_ranks(self, host);
+}
+
+/* The bytes of a block in the piece that begins at `first` of each block. */
+static size_t piece_bytes(const struct scatter *work, int rank, size_t first)
+{
+    const size_t bytes = work->blocks.bytes[rank];
+    const size_t most = PIECE_BYTES / work->request->element_bytes * work->width;
+    return bytes <= first ? 0 : bytes - first < most ? bytes - first : most;
+}
+
+/* Packs this rank's piece of all blocks, owner by owner, and passes them to the owners. *raw gets
+ * the pieces of this rank's blocks: of the node's rank 0, then of rank 1, and so on. */
+static enum tutti_status blocks_pass(struct scatter *work, size_t first, unsigned char *packed,
+                                     unsigned char *raw)
+{
+    struct hierarchy *self = work->self;
+    const unsigned char *send = work->request->send;
+    const int n = hierarchy_ranks(self, self->host);
+    size_t firsts[NODE_RANKS], own_firsts[NODE_RANKS], own_counts[NODE_RANKS], used = 0;
+    for (int local = 0; local < n; local++) {
+        firsts[local] = used;
+        for (int r = 0; r < self->comm->world_size; r++) {
+            const size_t bytes = piece_bytes(work, r, first);
+            if (block_owner(self, self->host, r) != local || !bytes)
+                continue;
+            memcpy(packed + used, send + work->blocks.at[r] + first, bytes);
+            used += bytes;
+        }
+        work->counts[local] = used - firsts[local];
+    }
+    for (int local = 0; local < n; local++) {
+        own_counts[local] = work->counts[self->local];
+        own_firsts[local] = (size_t)local * own_counts[local];
+    }
+    const struct coll_args args = {
+        .send = packed,
+        .recv = raw,
+        .dtype = TUTTI_UINT8,
+        .send_blocks = {.counts = work->counts, .displacements = firsts},
+        .recv_blocks = {.counts = own_counts, .displacements = own_firsts},
+    };
+    return hierarchy_node(self, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args);
+}
+
+/* One piece of each block. */
+static enum tutti_status scatter_piece(struct scatter *work, size_t first, unsigned char *packed,
+                                       unsigned char *raw, unsigned char *partials)
+{
+    struct hierarchy *self = work->self;
+    const int rank = self->comm->rank, n = hierarchy_ranks(self, self->host);
+    const size_t own = piece_bytes(work, rank, first) / work->width;
+    unsigned char *parts[TUTTI_MAX_RANKS], *mine = NULL;
+    struct fabric_batch *batch;
+    size_t used = 0;
+    enum tutti_status status = blocks_pass(work, first, packed, raw);
+    for (int r = 0; r < self->comm->world_size && status == TUTTI_OK; r++) {
+        const unsigned char *in[NODE_RANKS];
+        const size_t bytes = piece_bytes(work, r, first), count = bytes / work->width;
+        if (block_owner(self, self->host, r) != self->local || !count)
+            continue;
+        for (int i = 0; i < n; i++)
+            in[i] = raw + (size_t)i * work->counts[self->local] + used;
+        used += bytes;
+        partials_make(self, work->request, in, count, partials);
+        if (r == rank)
+            mine = partials;
+        for (int t = 0; t < self->subtrees_of[self->host]; t++) {
+            if (self->host_of[r] != self->host)
+                hierarchy_add(self, r, true, partials, count * work->partial);
+            partials += count * work->partial;
+        }
+    }
+    for (int host = 0; host < self->hosts && status == TUTTI_OK; host++) {
+        for (int t = 0; t < self->subtree_count; t++) {
+            if (self->subtrees[t].host != host)
+                continue;
+            if (host == self->host) {
+                parts[t] = mine;
+                mine += own * work->partial;
+                continue;
+            }
+            parts[t] = partials;
+            partials += own * work->partial;
+            hierarchy_add(self, hierarchy_rank(self, host, block_owner(self, host, rank)), false,
+                          parts[t], own * work->partial);
+        }
+    }
+    if (status == TUTTI_OK)
+        status = hierarchy_start(self, &batch);
+    if (status == TUTTI_OK)
+        status = hierarchy_await(self, batch, hierarchy_rank(self, self->host ? 0 : 1, 0));
+    if (status == TUTTI_OK && own)
+        result_make(self, work->request, parts, own, (unsigned char *)work->request->recv + first);
+    return status;
+}
+
+enum tutti_status hierarchy_sum_scatter(struct hierarchy *self, struct request *request)
+{
+    const size_t n = (size_t)hierarchy_ranks(self, self->host);
+    struct scatter work = {.self = self,
+                           .request = request,
+                           .width = request->element_bytes,
+                           .partial = reduce_partial_bytes(request->dtype)};
+    size_t longest = 0, piece = 0, owned = 0, used = 0;
+    hierarchy_blocks(self, request, true, &work.blocks);
+    for (int r = 0; r < self->comm->world_size; r++) {
+        piece += piece_bytes(&work, r, 0);
+        if (block_owner(self, self->host, r) == self->local)
+            owned += piece_bytes(&work, r, 0);
+        if (work.blocks.bytes[r] > longest)
+            longest = work.blocks.bytes[r];
+    }
+    const size_t mine = (size_t)self->subtrees_of[self->host];
+    const size_t partials =
+        (owned * mine + piece_bytes(&work, self->comm->rank, 0) * (size_t)self->subtree_count) /
+        work.width * work.partial;
+    enum tutti_status status =
+        hierarchy_reserve(self, piece + owned * n + partials + 3 * (size_t)LAYOUT_LINE);
+    if (status == TUTTI_OK)
+        status = hierarchy_room(self, (size_t)self->comm->world_size * (mine + 1) +
+                                          (size_t)self->subtree_count);
+    if (status != TUTTI_OK)
+        return status;
+    unsigned char *packed = hierarchy_take(self, &used, piece);
+    unsigned char *raw = hierarchy_take(self, &used, owned * n);
+    unsigned char *sums = hierarchy_take(self, &used, partials);
+    for (size_t first = 0; first < longest && status == TUTTI_OK;
+         first += PIECE_BYTES / work.request->element_bytes * work.width)
+        status = scatter_piece(&work, first, packed, raw, sums);
+    return status;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Communicators of several hosts, by the fabric of the tests.
+ * - splits: an all-reduce has the bits of the scalar reference, and so of one host, however the
+ *   ranks are spread over two or three hosts.
+ * - faults: what happens to one rank, or between hosts, is a fault on all ranks, which names it.
+ * - refusals: what such a communicator does not serve says so, and so do ranks without a fabric.
+ *
+ * usage: test_hierarchy
+ */
+#include "../pool.h"
+#include "../ranks.h"
+#include "loopback_fabric.h"
+#include "reference.h"
+#include "tutti/collectives.h"
+#include "tutti/communicators.h"
+#include "tutti/pg.h"
+#include "tutti/recovery.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST = 12, LONG_COUNT = 700 * 1024 };
+
+static struct loopback *loopback;
+static struct pool *pool;
+static tutti_fabric_t *fabric;
+static int communicators;
+
+/* The host of rank r. */
+static void host_set(char letter)
+{
+    setenv("TUTTI_HOST_ID", (char[]){letter, 0}, 1);
+}
+
+/* A communicator of ranks whose hosts have these letters. */
+static int join(struct ranks *ranks, int rank, tutti_store_t *store, const char *hosts,
+                int64_t timeout_ms, tutti_comm_t **comm)
+{
+    char name[16];
+    snprintf(name, sizeof name, "%d", communicators++);
+    const struct tutti_comm_options options = {
+        .struct_size = sizeof options, .name = name, .timeout_ms = timeout_ms, .fabric = fabric};
+    host_set(hosts[rank]);
+    RANKS_CHECK(fabric || loopback_open(loopback, rank, &fabric) == TUTTI_OK);
+    if (!options.fabric)
+        return join(ranks, rank, store, hosts, timeout_ms, comm);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, comm) == TUTTI_OK);
+    return 0;
+}
+
+/* ---- splits ---------------------------------------------------------------------------------- */
+
+static int sum_check(struct ranks *ranks, int rank, tutti_comm_t *comm, enum tutti_dtype dtype,
+                     tutti_op_t op, size_t count, void *memory)
+{
+    char text[200];
+    size_t index = 0;
+    pool_input(pool, rank, dtype, count, count, memory);
+    if (tutti_all_reduce(memory, memory, count, dtype, op, comm, TUTTI_STREAM_DEFAULT) ==
+            TUTTI_OK &&
+        pool_is_result(pool, dtype, op, count, count, memory, &index))
+        return 0;
+    snprintf(text, sizeof text, "%s of %zu %s on %s, element %zu", tutti_op_name(op), count,
+             tutti_dtype_name(dtype), getenv("TUTTI_HOST_ID"), index);
+    return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
+}
+
+static int split_run(struct ranks *ranks, int rank, tutti_store_t *store, const char *hosts,
+                     bool is_long)
+{
+    static const size_t counts[] = {5, 3000, 20001};
+    void *memory = malloc((size_t)LONG_COUNT * sizeof(float));
+    tutti_comm_t *comm;
+    int failed = memory ? join(ranks, rank, store, hosts, 0, &comm) : 1;
+    if (failed)
+        return failed;
+    for (int d = 0; d < TUTTI_DTYPE_COUNT && !failed; d++)
+        for (size_t i = 0; i < sizeof counts / sizeof *counts && !failed; i++)
+            if (reference_has_order((enum tutti_dtype)d, TUTTI_SUM))
+                failed = sum_check(ranks, rank, comm, (enum tutti_dtype)d,
+                                   i == 1 ? TUTTI_AVG : TUTTI_SUM, counts[i], memory);
+    if (!failed && is_long)
+        failed = sum_check(ranks, rank, comm, TUTTI_FLOAT32, TUTTI_SUM, LONG_COUNT, memory);
+    tutti_comm_destroy(comm);
+    free(memory);
+    return failed;
+}
+
+/* The splits of the ranks into two or three hosts, each with the ranks that follow each other: all
+ * of few ranks, else a sample. */
+static int splits(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const int size = ranks->size;
+    for (int first = 1, i = 0; first < size; first++) {
+        for (int second = first + 1; second <= size; second++, i++) {
+            char hosts[MOST + 1];
+            if (i % (ranks_short() ? 7 : size > 8 ? 4 : 1))
+                continue;
+            for (int r = 0; r < size; r++)
+                hosts[r] = r < first ? 'A' : r < second ? 'B' : 'C';
+            const int failed = split_run(ranks, rank, store, hosts, i % 8 == 0);
+            if (failed)
+                return failed;
+        }
+    }
+    return 0;
+}
+
+static int splits_run(int size)
+{
+    pool = pool_create(size, NULL, (uint64_t)size);
+    struct ranks *ranks = ranks_create(size, size, 0);
+    const int failures = ranks_run(ranks, splits);
+    ranks_destroy(ranks);
+    pool_destroy(pool);
+    return failures;
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static enum tutti_status sum(tutti_comm_t *comm, size_t count, void *memory)
+{
+    return tutti_all_reduce(memory, memory, count, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                            TUTTI_STREAM_DEFAULT);
+}
+
+static int fault_is(struct ranks *ranks, int rank, tutti_comm_t *comm, enum tutti_status status,
+                    int peer)
+{
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    RANKS_CHECK(tutti_comm_status(comm, &fault) == status);
+    RANKS_CHECK(fault.status == status);
+    RANKS_CHECK(peer < 0 || fault.peer == peer);
+    RANKS_CHECK(fault.sequence == 1 || fault.sequence == 2); /* between the two, or in the second */
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* A communicator whose ranks have done an operation. */
+static int begin(struct ranks *ranks, int rank, tutti_store_t *store, int64_t timeout_ms,
+                 tutti_comm_t **comm, float *memory)
+{
+    const int failed = join(ranks, rank, store, "AABB", timeout_ms, comm);
+    if (failed)
+        return failed;
+    RANKS_CHECK(sum(*comm, 10, memory) == TUTTI_OK);
+    return 0;
+}
+
+static int mismatch(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[101] = {0};
+    tutti_comm_t *comm;
+    int failed = begin(ranks, rank, store, 0, &comm, memory);
+    if (failed)
+        return failed;
+    RANKS_CHECK(sum(comm, rank < 2 ? 100 : 101, memory) == TUTTI_ERR_MISMATCH);
+    failed = fault_is(ranks, rank, comm, TUTTI_ERR_MISMATCH, -1);
+    if (!failed)
+        failed = begin(ranks, rank, store, 0, &comm, memory);
+    if (failed)
+        return failed;
+    const enum tutti_status status =
+        rank < 3 ? sum(comm, 100, memory) : tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_MISMATCH, -1);
+}
+
+static int dead(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_comm_t *comm;
+    loopback_set(loopback->silent_deaths, 1);
+    const int failed = begin(ranks, rank, store, 0, &comm, memory);
+    if (failed)
+        return failed;
+    ranks->expendable = 1 << 3;
+    if (rank == 3)
+        raise(SIGKILL);
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_PEER_DEAD);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 3);
+}
+
+static int aborted(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_comm_t *comm;
+    const int failed = begin(ranks, rank, store, 0, &comm, memory);
+    if (failed)
+        return failed;
+    if (rank == 2)
+        tutti_comm_abort(comm);
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_ABORTED);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_ABORTED, 2);
+}
+
+static int left(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_comm_t *comm;
+    loopback_set(loopback->silent_deaths, 1);
+    const int failed = begin(ranks, rank, store, 0, &comm, memory);
+    if (failed)
+        return failed;
+    if (rank == 2)
+        return tutti_comm_destroy(comm) != TUTTI_OK;
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_PEER_DEAD);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 2);
+}
+
+/* The link between the hosts carries nothing any more. */
+static int silent(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_comm_t *comm;
+    const int failed = begin(ranks, rank, store, 500, &comm, memory);
+    if (failed)
+        return failed;
+    RANKS_CHECK(ranks_meet(ranks, 1));
+    loopback_cut_hosts(loopback, 2, LOOPBACK_SILENT);
+    RANKS_CHECK(ranks_meet(ranks, 2));
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_TIMEOUT);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_TIMEOUT, -1);
+}
+
+static int broken(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_comm_t *comm;
+    const int failed = begin(ranks, rank, store, 0, &comm, memory);
+    if (failed)
+        return failed;
+    RANKS_CHECK(ranks_meet(ranks, 1));
+    loopback_cut_hosts(loopback, 2, LOOPBACK_BROKEN);
+    RANKS_CHECK(ranks_meet(ranks, 2));
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_SYSTEM);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_SYSTEM, -1);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static bool says(const char *what)
+{
+    return strstr(tutti_last_error(), what) != NULL;
+}
+
+static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_comm_options options = {.struct_size = sizeof options, .name = "plain"};
+    char text[4096];
+    tutti_comm_t *comm, *sub;
+    tutti_pg_t *pg;
+    host_set("AAB"[rank]);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(says("rank 0, rank 1 on") && says("rank 2 on") && says("options->fabric"));
+    RANKS_CHECK(loopback_open(loopback, rank, &fabric) == TUTTI_OK);
+    options.fabric = rank ? fabric : NULL;
+    options.name = "some";
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(says("options->fabric"));
+    options.fabric = fabric;
+    options.name = "failing";
+    loopback_set(loopback->fail_connect, 1);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_SYSTEM);
+    RANKS_CHECK(ranks_meet(ranks, 1));
+    loopback_set(loopback->fail_connect, 0);
+    RANKS_CHECK(ranks_meet(ranks, 2));
+    options.name = "joined";
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "hosts: 2\n") && strstr(text, "host: rank 0, rank 1,") &&
+                strstr(text, "fabric: loopback"));
+    struct tutti_unique_id id = {{0}};
+    RANKS_CHECK(tutti_comm_create_from_id(&id, rank, 3, &options, &sub) == TUTTI_ERR_INVALID);
+    RANKS_CHECK(says("options->fabric"));
+    RANKS_CHECK(tutti_comm_split(comm, 0, 0, NULL, &sub) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(says("2 hosts"));
+    RANKS_CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_ERR_DECLINED && says("several hosts"));
+    struct tutti_shrink_result result = {.struct_size = sizeof result};
+    RANKS_CHECK(tutti_comm_shrink(comm, store, NULL, &sub, &result) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(says("several hosts"));
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    tutti_comm_destroy(comm);
+    tutti_fabric_close(fabric);
+    return 0;
+}
+
+int main(void)
+{
+    static const struct ranks_part parts[] = {
+        {"mismatch", mismatch, {4}}, {"dead", dead, {4}},     {"aborted", aborted, {4}},
+        {"left", left, {4}},         {"silent", silent, {4}}, {"broken", broken, {4}},
+        {"refusals", refusals, {3}},
+    };
+    const int skip = ranks_skip_cuda("fabrics of CPU ranks");
+    int failures = 0;
+    if (skip)
+        return skip;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        loopback = loopback_create();
+        failures += ranks_run_parts(&parts[i], 1);
+    }
+    loopback = loopback_create();
+    for (int size = 2; size <= MOST; size++)
+        failures += splits_run(size);
+    return failures ? 1 : 0;
+}
