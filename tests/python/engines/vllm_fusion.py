@@ -155,7 +155,9 @@ def check_left(config, manager):
 def run(rank, folder):
     import torch
     import vllm.distributed as distributed
+    from vllm.compilation.passes.inductor_pass import pass_context
     from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.config.utils import Range
 
     torch.set_num_threads(1)
     import tutti.integrations.vllm as plugin
@@ -163,13 +165,17 @@ def run(rank, folder):
     platform = plugin.CpuPlatform
     assert platform.get_pass_manager_cls() == "tutti.integrations.vllm.PassManager"
     assert plugin._can_fuse(platform), "a seam is missing in this vLLM"
+    hashes = set()
     for asked in True, False:
         config = VllmConfig(additional_config={plugin.FUSES: asked})
         manager = plugin.PassManager()
         manager.configure(config)
         assert [type(each).__name__ for each in manager.passes].count("RmsNormPass") == asked, manager.passes
+        with pass_context(Range(1, 8192)):
+            hashes.add(manager.uuid())  # for the cache of graphs
         if asked:
             manager_of_ours, config_of_ours = manager, config
+    assert len(hashes) == 2, hashes
     with set_current_vllm_config(config_of_ours), torch.no_grad():
         distributed.init_distributed_environment(RANKS, rank, f"file://{folder}/store", rank, "gloo")
         distributed.initialize_model_parallel(RANKS)
