@@ -103,7 +103,7 @@ static inline int hierarchy_rank(const struct hierarchy *self, int host, int loc
     return self->members[self->first[host] + local];
 }
 
-/* ---- hierarchy_run.c: what operations consist of --------------------------------------------- */
+/* ---- hierarchy_link.c: what operations consist of -------------------------------------------- */
 
 /* Runs a collective of the node as a part of the running operation. It has the operation's
  * signature, so that ranks of one host notice a mismatch. */
@@ -137,12 +137,10 @@ static inline void hierarchy_left_key(int rank, char key[HIERARCHY_KEY_BYTES])
 bool hierarchy_look(struct hierarchy *self);
 /* Fails with that fault. Returns its status. */
 enum tutti_status hierarchy_adopt(struct hierarchy *self);
-/* Ends the header's batch, whose buffers the caller gives back. */
+/* Begin the exchange of headers of the running operation, on the first rank of a host; and end
+ * that of the last operation that had some, on any rank. */
+enum tutti_status hierarchy_headers_start(struct hierarchy *self);
 enum tutti_status hierarchy_headers_finish(struct hierarchy *self);
-extern const struct algorithm hierarchy_algorithm;
-/* struct backend's send_recv(). */
-enum tutti_status hierarchy_send_recv(void *hierarchy, struct request *const *requests, int count,
-                                      tutti_stream_t stream);
 
 /* Where the blocks of an operand with a block for each rank lie, in bytes. */
 struct hierarchy_blocks {
@@ -160,7 +158,13 @@ static inline unsigned char *hierarchy_take(const struct hierarchy *self, size_t
     return taken;
 }
 
-/* ---- the collectives ------------------------------------------------------------------------- */
+/* ---- the operations -------------------------------------------------------------------------- */
+
+/* hierarchy_run.c. */
+extern const struct algorithm hierarchy_algorithm;
+/* struct backend's send_recv(). */
+enum tutti_status hierarchy_send_recv(void *hierarchy, struct request *const *requests, int count,
+                                      tutti_stream_t stream);
 
 /* hierarchy_reduce.c: all_reduce and reduce; reduce_scatter and its v-form. */
 enum tutti_status hierarchy_sum(struct hierarchy *self, struct request *request);
