@@ -38,16 +38,14 @@ static void host_set(char letter)
 
 /* A communicator of ranks whose hosts have these letters. */
 static int join(struct ranks *ranks, int rank, tutti_store_t *store, const char *hosts,
-                int64_t timeout_ms, tutti_comm_t **comm)
+                tutti_comm_t **comm)
 {
     char name[16];
     snprintf(name, sizeof name, "%d", communicators++);
-    const struct tutti_comm_options options = {
-        .struct_size = sizeof options, .name = name, .timeout_ms = timeout_ms, .fabric = fabric};
     host_set(hosts[rank]);
     RANKS_CHECK(fabric || loopback_open(loopback, rank, &fabric) == TUTTI_OK);
-    if (!options.fabric)
-        return join(ranks, rank, store, hosts, timeout_ms, comm);
+    const struct tutti_comm_options options = {
+        .struct_size = sizeof options, .name = name, .fabric = fabric};
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, comm) == TUTTI_OK);
     return 0;
 }
@@ -75,7 +73,7 @@ static int split_run(struct ranks *ranks, int rank, tutti_store_t *store, const 
     static const size_t counts[] = {5, 3000, 20001};
     void *memory = malloc((size_t)LONG_COUNT * sizeof(float));
     tutti_comm_t *comm;
-    int failed = memory ? join(ranks, rank, store, hosts, 0, &comm) : 1;
+    int failed = memory ? join(ranks, rank, store, hosts, &comm) : 1;
     if (failed)
         return failed;
     for (int d = 0; d < TUTTI_DTYPE_COUNT && !failed; d++)
@@ -141,10 +139,10 @@ static int fault_is(struct ranks *ranks, int rank, tutti_comm_t *comm, enum tutt
 }
 
 /* A communicator whose ranks have done an operation. */
-static int begin(struct ranks *ranks, int rank, tutti_store_t *store, int64_t timeout_ms,
-                 tutti_comm_t **comm, float *memory)
+static int begin(struct ranks *ranks, int rank, tutti_store_t *store, tutti_comm_t **comm,
+                 float *memory)
 {
-    const int failed = join(ranks, rank, store, "AABB", timeout_ms, comm);
+    const int failed = join(ranks, rank, store, "AABB", comm);
     if (failed)
         return failed;
     RANKS_CHECK(sum(*comm, 10, memory) == TUTTI_OK);
@@ -155,13 +153,13 @@ static int mismatch(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     float memory[101] = {0};
     tutti_comm_t *comm;
-    int failed = begin(ranks, rank, store, 0, &comm, memory);
+    int failed = begin(ranks, rank, store, &comm, memory);
     if (failed)
         return failed;
     RANKS_CHECK(sum(comm, rank < 2 ? 100 : 101, memory) == TUTTI_ERR_MISMATCH);
     failed = fault_is(ranks, rank, comm, TUTTI_ERR_MISMATCH, -1);
     if (!failed)
-        failed = begin(ranks, rank, store, 0, &comm, memory);
+        failed = begin(ranks, rank, store, &comm, memory);
     if (failed)
         return failed;
     const enum tutti_status status =
@@ -175,7 +173,7 @@ static int dead(struct ranks *ranks, int rank, tutti_store_t *store)
     float memory[100] = {0};
     tutti_comm_t *comm;
     loopback_set(loopback->silent_deaths, 1);
-    const int failed = begin(ranks, rank, store, 0, &comm, memory);
+    const int failed = begin(ranks, rank, store, &comm, memory);
     if (failed)
         return failed;
     ranks->expendable = 1 << 3;
@@ -189,7 +187,7 @@ static int aborted(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     float memory[100] = {0};
     tutti_comm_t *comm;
-    const int failed = begin(ranks, rank, store, 0, &comm, memory);
+    const int failed = begin(ranks, rank, store, &comm, memory);
     if (failed)
         return failed;
     if (rank == 2)
@@ -203,7 +201,7 @@ static int left(struct ranks *ranks, int rank, tutti_store_t *store)
     float memory[100] = {0};
     tutti_comm_t *comm;
     loopback_set(loopback->silent_deaths, 1);
-    const int failed = begin(ranks, rank, store, 0, &comm, memory);
+    const int failed = begin(ranks, rank, store, &comm, memory);
     if (failed)
         return failed;
     if (rank == 2)
@@ -217,13 +215,15 @@ static int silent(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     float memory[100] = {0};
     tutti_comm_t *comm;
-    const int failed = begin(ranks, rank, store, 500, &comm, memory);
+    const int failed = begin(ranks, rank, store, &comm, memory);
     if (failed)
         return failed;
     RANKS_CHECK(ranks_meet(ranks, 1));
     loopback_cut_hosts(loopback, 2, LOOPBACK_SILENT);
     RANKS_CHECK(ranks_meet(ranks, 2));
-    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_TIMEOUT);
+    const struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = 500};
+    RANKS_CHECK(tutti_all_reduce_with(memory, memory, 100, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                      TUTTI_STREAM_DEFAULT, &options) == TUTTI_ERR_TIMEOUT);
     return fault_is(ranks, rank, comm, TUTTI_ERR_TIMEOUT, -1);
 }
 
@@ -231,7 +231,7 @@ static int broken(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     float memory[100] = {0};
     tutti_comm_t *comm;
-    const int failed = begin(ranks, rank, store, 0, &comm, memory);
+    const int failed = begin(ranks, rank, store, &comm, memory);
     if (failed)
         return failed;
     RANKS_CHECK(ranks_meet(ranks, 1));
