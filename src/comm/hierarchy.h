@@ -128,7 +128,7 @@ enum tutti_status hierarchy_await(struct hierarchy *self, struct fabric_batch *b
 /* Sets the scratch memory's size to at least this. Between operations: NO_MEMORY. */
 enum tutti_status hierarchy_reserve(struct hierarchy *self, size_t bytes);
 /* The key that a rank sets when it leaves, to the number of its last operation. */
-enum { HIERARCHY_KEY_BYTES = 16 };
+enum { HIERARCHY_KEY_BYTES = 24 };
 static inline void hierarchy_left_key(int rank, char key[HIERARCHY_KEY_BYTES])
 {
     snprintf(key, HIERARCHY_KEY_BYTES, "left/%d", rank);
