@@ -40,6 +40,7 @@ fi
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 export TMPDIR=$tmp # Open MPI keeps a folder there for each user
+mount -t tmpfs shm /dev/shm # an MPI that is killed leaves files there
 unset ${!TUTTI_@} RANK WORLD_SIZE
 
 hosts=()
