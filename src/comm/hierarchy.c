@@ -48,7 +48,7 @@ static void tree_cut(struct hierarchy *self, int first, int count)
 {
     const int32_t *order = self->comm->config.leaf_order;
     const int host = self->host_of[order[first]];
-    int same = 1, left = 1;
+    int same = 1;
     while (same < count && self->host_of[order[first + same]] == host)
         same++;
     if (same == count) {
@@ -57,8 +57,7 @@ static void tree_cut(struct hierarchy *self, int first, int count)
         self->subtrees_of[host]++;
         return;
     }
-    while (2 * left < count)
-        left *= 2;
+    const int left = hierarchy_left_leaves(count);
     tree_cut(self, first, left);
     tree_cut(self, first + left, count - left);
 }

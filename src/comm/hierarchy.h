@@ -103,6 +103,29 @@ static inline int hierarchy_rank(const struct hierarchy *self, int host, int loc
     return self->members[self->first[host] + local];
 }
 
+/* A rank of another host, for messages. */
+static inline int hierarchy_elsewhere(const struct hierarchy *self)
+{
+    return hierarchy_rank(self, self->host ? 0 : 1, 0);
+}
+
+/* The rank of a host's node that has to do with the block of a rank of the whole: that rank itself
+ * on its own host. */
+static inline int hierarchy_keeper(const struct hierarchy *self, int host, int rank)
+{
+    return self->local_of[rank] % hierarchy_ranks(self, host);
+}
+
+/* The leaves on the left of a tree of `count` leaves, two or more: the largest power of two below.
+ */
+static inline int hierarchy_left_leaves(int count)
+{
+    int left = 1;
+    while (2 * left < count)
+        left *= 2;
+    return left;
+}
+
 /* ---- hierarchy_link.c: what operations consist of -------------------------------------------- */
 
 /* Runs a collective of the node as a part of the running operation. It has the operation's

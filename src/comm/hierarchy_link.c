@@ -96,6 +96,14 @@ static enum tutti_status engine_failed(struct hierarchy *self, enum tutti_status
     return fail(self, status, peer);
 }
 
+/* Adds a message to the list that is being made. */
+static void add(struct hierarchy *self, int rank, int tag, bool is_send, void *buffer, size_t bytes)
+{
+    invariant(self->transfer_count < self->transfer_room);
+    self->transfers[self->transfer_count++] = (struct fabric_transfer){
+        .peer = rank, .tag = tag, .is_send = is_send, .buffer = buffer, .bytes = bytes};
+}
+
 /* ---- headers --------------------------------------------------------------------------------- */
 
 /* Compares the headers, which have come. */
@@ -123,21 +131,11 @@ enum tutti_status hierarchy_headers_start(struct hierarchy *self)
                                                  .signature = request->signature,
                                                  .parameter = request->parameter};
     for (int host = 0; host < self->hosts; host++) {
-        const struct fabric_transfer pair[] = {
-            {.peer = hierarchy_rank(self, host, 0),
-             .tag = TAG_HEADER,
-             .is_send = true,
-             .buffer = &self->own_header,
-             .bytes = sizeof self->own_header},
-            {.peer = hierarchy_rank(self, host, 0),
-             .tag = TAG_HEADER,
-             .buffer = &self->headers[host],
-             .bytes = sizeof self->headers[host]},
-        };
         if (host == self->host)
             continue;
-        self->transfers[self->transfer_count++] = pair[0];
-        self->transfers[self->transfer_count++] = pair[1];
+        const int rank = hierarchy_rank(self, host, 0);
+        add(self, rank, TAG_HEADER, true, &self->own_header, sizeof self->own_header);
+        add(self, rank, TAG_HEADER, false, &self->headers[host], sizeof self->headers[host]);
     }
     return hierarchy_start(self, &self->header_batch);
 }
@@ -172,11 +170,8 @@ enum tutti_status hierarchy_reserve(struct hierarchy *self, size_t bytes)
 
 void hierarchy_add(struct hierarchy *self, int rank, bool is_send, void *buffer, size_t bytes)
 {
-    if (!bytes)
-        return;
-    invariant(self->transfer_count < self->transfer_room);
-    self->transfers[self->transfer_count++] = (struct fabric_transfer){
-        .peer = rank, .tag = TAG_DATA, .is_send = is_send, .buffer = buffer, .bytes = bytes};
+    if (bytes)
+        add(self, rank, TAG_DATA, is_send, buffer, bytes);
 }
 
 enum tutti_status hierarchy_start(struct hierarchy *self, struct fabric_batch **batch)
@@ -272,9 +267,8 @@ enum tutti_status hierarchy_headers_finish(struct hierarchy *self)
     struct fabric_batch *batch = self->header_batch;
     if (!batch)
         return TUTTI_OK;
-    const int other = self->host ? 0 : 1;
     self->request = &self->header_request;
-    const enum tutti_status status = hierarchy_await(self, batch, hierarchy_rank(self, other, 0));
+    const enum tutti_status status = hierarchy_await(self, batch, hierarchy_elsewhere(self));
     self->header_batch = NULL;
     return status == TUTTI_OK ? headers_compare(self) : status;
 }

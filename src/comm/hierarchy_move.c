@@ -16,12 +16,6 @@ enum {
     SLOTS = 3, /* pieces under way */
 };
 
-/* A rank of another host, for messages. */
-static int some_rank(const struct hierarchy *self)
-{
-    return hierarchy_rank(self, self->host ? 0 : 1, 0);
-}
-
 static enum tutti_status exchange(struct hierarchy *self, int peer)
 {
     struct fabric_batch *batch;
@@ -70,7 +64,7 @@ enum tutti_status hierarchy_broadcast(struct hierarchy *self, struct request *re
     const int from = head_of(self, root, direct || step == 0 ? 0 : step - 1);
     unsigned char *const data =
         rank == root ? (unsigned char *)(uintptr_t)request->send : request->recv;
-    struct fabric_batch *received[SLOTS] = {NULL}, *sent[SLOTS] = {NULL};
+    struct fabric_batch *received, *sent[SLOTS] = {NULL};
     enum tutti_status status = TUTTI_OK;
     size_t i = 0;
     for (size_t at = 0; at < request->bytes && status == TUTTI_OK; at += whole, i++) {
@@ -78,12 +72,12 @@ enum tutti_status hierarchy_broadcast(struct hierarchy *self, struct request *re
         const int slot = (int)(i % SLOTS);
         if (is_head && step > 0) {
             hierarchy_add(self, from, false, data + at, bytes);
-            status = hierarchy_start(self, &received[slot]);
+            status = hierarchy_start(self, &received);
             if (status == TUTTI_OK)
-                status = hierarchy_await(self, received[slot], from);
+                status = hierarchy_await(self, received, from);
         }
         if (is_head && status == TUTTI_OK)
-            status = hierarchy_await(self, sent[slot], some_rank(self));
+            status = hierarchy_await(self, sent[slot], hierarchy_elsewhere(self));
         for (int next = step + 1; is_head && next < (step && direct ? 0 : self->hosts); next++) {
             hierarchy_add(self, head_of(self, root, next), true, data + at, bytes);
             if (!direct)
@@ -96,19 +90,13 @@ enum tutti_status hierarchy_broadcast(struct hierarchy *self, struct request *re
                                           bytes, step == 0 ? self->local_of[root] : 0);
     }
     for (int slot = 0; slot < SLOTS && status == TUTTI_OK; slot++)
-        status = hierarchy_await(self, sent[slot], some_rank(self));
+        status = hierarchy_await(self, sent[slot], hierarchy_elsewhere(self));
     if (status == TUTTI_OK && rank == root && request->recv != request->send && request->bytes)
         memcpy(request->recv, request->send, request->bytes);
     return status;
 }
 
 /* ---- all_gather ------------------------------------------------------------------------------ */
-
-/* The rank in this host's node that gets the block of a rank of another host. */
-static int keeper_of(const struct hierarchy *self, int host, int rank)
-{
-    return self->local_of[rank] % hierarchy_ranks(self, host);
-}
 
 /* Passes the blocks of a host's ranks on in the node. Each rank has at most one in each round. */
 static enum tutti_status blocks_share(struct hierarchy *self, unsigned char *recv,
@@ -146,16 +134,16 @@ enum tutti_status hierarchy_all_gather(struct hierarchy *self, struct request *r
         memcpy(recv + blocks.at[rank], request->send, blocks.bytes[rank]);
     for (int host = 0; host < self->hosts; host++)
         if (host != self->host)
-            hierarchy_add(self, hierarchy_rank(self, host, keeper_of(self, host, rank)), true,
-                          recv + blocks.at[rank], blocks.bytes[rank]);
+            hierarchy_add(self, hierarchy_rank(self, host, hierarchy_keeper(self, host, rank)),
+                          true, recv + blocks.at[rank], blocks.bytes[rank]);
     for (int r = 0; r < self->comm->world_size; r++)
-        if (self->host_of[r] != self->host && keeper_of(self, self->host, r) == self->local)
+        if (self->host_of[r] != self->host && hierarchy_keeper(self, self->host, r) == self->local)
             hierarchy_add(self, r, false, recv + blocks.at[r], blocks.bytes[r]);
     enum tutti_status status = hierarchy_start(self, &batch);
     if (status == TUTTI_OK)
         status = blocks_share(self, recv, &blocks, self->host);
     if (status == TUTTI_OK)
-        status = hierarchy_await(self, batch, some_rank(self));
+        status = hierarchy_await(self, batch, hierarchy_elsewhere(self));
     for (int host = 0; host < self->hosts && status == TUTTI_OK; host++)
         if (host != self->host)
             status = blocks_share(self, recv, &blocks, host);
@@ -204,7 +192,7 @@ enum tutti_status hierarchy_all_to_all(struct hierarchy *self, struct request *r
     };
     if (status == TUTTI_OK)
         status = hierarchy_node(self, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args);
-    return status == TUTTI_OK ? hierarchy_await(self, batch, some_rank(self)) : status;
+    return status == TUTTI_OK ? hierarchy_await(self, batch, hierarchy_elsewhere(self)) : status;
 }
 
 /* ---- with a root, and messages --------------------------------------------------------------- */
@@ -236,7 +224,7 @@ enum tutti_status hierarchy_gather(struct hierarchy *self, struct request *reque
         args.recv_blocks = node_blocks_of(self, &blocks, &node);
     if (status == TUTTI_OK)
         status = hierarchy_node(self, TUTTI_COLLECTIVE_GATHER_V, &args);
-    return status == TUTTI_OK ? hierarchy_await(self, batch, some_rank(self)) : status;
+    return status == TUTTI_OK ? hierarchy_await(self, batch, hierarchy_elsewhere(self)) : status;
 }
 
 enum tutti_status hierarchy_scatter(struct hierarchy *self, struct request *request)
@@ -265,7 +253,7 @@ enum tutti_status hierarchy_scatter(struct hierarchy *self, struct request *requ
         args.send_blocks = node_blocks_of(self, &blocks, &node);
     if (status == TUTTI_OK)
         status = hierarchy_node(self, TUTTI_COLLECTIVE_SCATTER_V, &args);
-    return status == TUTTI_OK ? hierarchy_await(self, batch, some_rank(self)) : status;
+    return status == TUTTI_OK ? hierarchy_await(self, batch, hierarchy_elsewhere(self)) : status;
 }
 
 /* Those of the node are a list of its own; the others are on their way meanwhile. */
@@ -278,7 +266,7 @@ static enum tutti_status messages_run(struct hierarchy *self, struct cpu_call *c
     free(states.memory);
     for (int i = 0; i < count && status == TUTTI_OK; i++)
         status = calls[i].status;
-    return status == TUTTI_OK ? hierarchy_await(self, batch, some_rank(self)) : status;
+    return status == TUTTI_OK ? hierarchy_await(self, batch, hierarchy_elsewhere(self)) : status;
 }
 
 enum tutti_status hierarchy_messages(struct hierarchy *self, struct request *const *requests,

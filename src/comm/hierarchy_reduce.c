@@ -72,9 +72,7 @@ static unsigned char *combine(struct combining *work, int first, int count, void
     const struct hierarchy_subtree *tree = &work->self->subtrees[work->next];
     if (tree->first == first && tree->count == count)
         return work->partials[work->next++];
-    int left = 1;
-    while (2 * left < count)
-        left *= 2;
+    const int left = hierarchy_left_leaves(count);
     unsigned char *const low = combine(work, first, left, NULL);
     unsigned char *const high = combine(work, first + left, count - left, NULL);
     const void *const in[] = {low, high};
@@ -433,12 +431,6 @@ struct scatter {
     size_t counts[NODE_RANKS];      /* [local]: bytes of a piece of all blocks that it owns */
 };
 
-/* The rank of a host that owns the block of a rank, in its node. */
-static int block_owner(const struct hierarchy *self, int host, int rank)
-{
-    return self->local_of[rank] % hierarchy_ranks(self, host);
-}
-
 /* The bytes of a block in the piece that begins at `first` of each block. */
 static size_t piece_bytes(const struct scatter *work, int rank, size_t first)
 {
@@ -460,7 +452,7 @@ static enum tutti_status blocks_pass(struct scatter *work, size_t first, unsigne
         firsts[local] = used;
         for (int r = 0; r < self->comm->world_size; r++) {
             const size_t bytes = piece_bytes(work, r, first);
-            if (block_owner(self, self->host, r) != local || !bytes)
+            if (hierarchy_keeper(self, self->host, r) != local || !bytes)
                 continue;
             memcpy(packed + used, send + work->blocks.at[r] + first, bytes);
             used += bytes;
@@ -495,7 +487,7 @@ static enum tutti_status scatter_piece(struct scatter *work, size_t first, unsig
     for (int r = 0; r < self->comm->world_size && status == TUTTI_OK; r++) {
         const unsigned char *in[NODE_RANKS];
         const size_t bytes = piece_bytes(work, r, first), count = bytes / work->width;
-        if (block_owner(self, self->host, r) != self->local || !count)
+        if (hierarchy_keeper(self, self->host, r) != self->local || !count)
             continue;
         for (int i = 0; i < n; i++)
             in[i] = raw + (size_t)i * work->counts[self->local] + used;
@@ -520,14 +512,14 @@ static enum tutti_status scatter_piece(struct scatter *work, size_t first, unsig
             }
             parts[t] = partials;
             partials += own * work->partial;
-            hierarchy_add(self, hierarchy_rank(self, host, block_owner(self, host, rank)), false,
-                          parts[t], own * work->partial);
+            hierarchy_add(self, hierarchy_rank(self, host, hierarchy_keeper(self, host, rank)),
+                          false, parts[t], own * work->partial);
         }
     }
     if (status == TUTTI_OK)
         status = hierarchy_start(self, &batch);
     if (status == TUTTI_OK)
-        status = hierarchy_await(self, batch, hierarchy_rank(self, self->host ? 0 : 1, 0));
+        status = hierarchy_await(self, batch, hierarchy_elsewhere(self));
     if (status == TUTTI_OK && own)
         result_make(self, work->request, parts, own, (unsigned char *)work->request->recv + first);
     return status;
@@ -544,7 +536,7 @@ enum tutti_status hierarchy_sum_scatter(struct hierarchy *self, struct request *
     hierarchy_blocks(self, request, true, &work.blocks);
     for (int r = 0; r < self->comm->world_size; r++) {
         piece += piece_bytes(&work, r, 0);
-        if (block_owner(self, self->host, r) == self->local)
+        if (hierarchy_keeper(self, self->host, r) == self->local)
             owned += piece_bytes(&work, r, 0);
         if (work.blocks.bytes[r] > longest)
             longest = work.blocks.bytes[r];

@@ -83,9 +83,9 @@ static enum tutti_status collective_run(struct hierarchy *self, struct request *
 /* Before an operation. The headers of the one before have come by then, unless a host is late. */
 static enum tutti_status begin(struct hierarchy *self)
 {
-    enum tutti_status status = peers_status(self->comm->peers, NULL);
-    if (status == TUTTI_OK)
-        status = hierarchy_headers_finish(self);
+    if (peers_have_failed(self->comm->peers))
+        return peers_status(self->comm->peers, NULL);
+    const enum tutti_status status = hierarchy_headers_finish(self);
     return status == TUTTI_OK ? hierarchy_room(self, LIST_LEAST) : status;
 }
 
