@@ -87,10 +87,11 @@ int pncclGetVersion(int *version)
 int pncclGetUniqueId(struct id *id)
 {
     pthread_mutex_lock(&lock);
-    memset(id, 0, sizeof *id);
-    id->bytes[0] = (char)++world_count;
+    const int world = ++world_count;
     pthread_mutex_unlock(&lock);
-    return world_count < WORLDS ? SUCCESS : INVALID;
+    memset(id, 0, sizeof *id);
+    id->bytes[0] = (char)world;
+    return world < WORLDS ? SUCCESS : INVALID;
 }
 
 int pncclCommInitRankConfig(struct comm **comm, int size, struct id id, int rank,
@@ -168,13 +169,16 @@ static int find(const struct comm *comm, int is_send, int peer)
 
 static int enqueue(int is_send, void *buffer, size_t bytes, int dtype, int peer, struct comm *comm)
 {
-    if (dtype != 0 || !depth || peer < 0 || peer >= comm->world->size || comm->count == CALLS)
+    int result = SUCCESS;
+    if (dtype != 0 || !depth || peer < 0 || peer >= comm->world->size)
         return INVALID;
     pthread_mutex_lock(&lock);
     struct comm *other = comm->world->comms[peer];
     const int at = other ? find(other, !is_send, comm->rank) : -1;
     comm->polls = 2; /* the end of the group */
-    if (at < 0) {
+    if (at < 0 && comm->count == CALLS) {
+        result = INVALID;
+    } else if (at < 0) {
         comm->calls[comm->count++] = (struct call){is_send, peer, buffer, bytes};
     } else {
         void *from = is_send ? buffer : other->calls[at].buffer;
@@ -182,7 +186,7 @@ static int enqueue(int is_send, void *buffer, size_t bytes, int dtype, int peer,
         take(other, at);
     }
     pthread_mutex_unlock(&lock);
-    return SUCCESS;
+    return result;
 }
 
 int pncclSend(void *buffer, size_t count, int dtype, int peer, struct comm *comm, void *stream)
