@@ -6,7 +6,7 @@ over FileStore and TCPStore, threads over HashStore, and each through PrefixStor
 after a successful check, so that a peer deletes keys between two calls of one look-up.
 
 usage: setups.py [KIND]...   of file, tcp, hash, slow; default: all
-TUTTI_TEST_OPERATIONS says how many set-ups (5000, at most five minutes); with TUTTI_TEST_SHORT 48.
+TUTTI_TEST_OPERATIONS says how many set-ups (1500, at most five minutes); with TUTTI_TEST_SHORT 48.
 """
 
 import datetime
@@ -118,7 +118,7 @@ def in_threads(rounds):
 
 def main():
     short = "TUTTI_TEST_SHORT" in os.environ
-    wanted = int(os.environ.get("TUTTI_TEST_OPERATIONS", 48 if short else 5000))
+    wanted = int(os.environ.get("TUTTI_TEST_OPERATIONS", 48 if short else 1500))
     kinds = sys.argv[1:] or ["file", "tcp", "slow", "hash"]
     cases = [(kind, how) for how in ("fork", "spawn") for kind in kinds if kind != "hash" or how == "fork"]
     done = {case: 0 for case in cases}

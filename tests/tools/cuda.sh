@@ -47,14 +47,15 @@ rows 3 13
 out '^# nRanks 3 threads .*$'
 status 0 "$tutti" bench --device cuda --iters 2 -w 1 -n 2 --counts 1,7,4097 -d float16 --algo two_shot
 rows 3 13
-status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 "$tutti" bench --device cuda --iters 2 -w 1 -n 3 --counts 7,4097 \
-    -d float16,float32 -o sum,premul_sum --algo ring
-rows 8 13
+status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 "$tutti" bench --device cuda --iters 2 -w 1 -n 3 --counts 4097 \
+    -d float16 -o premul_sum --algo ring
+rows 1 13
 # Every collective beside NCCL, which the threads' stand-in checks, and with fewer blocks. All sizes have two places, or one.
 for collective in all_gather reduce_scatter all_to_all broadcast reduce gather scatter send_recv all_gather_v reduce_scatter_v \
     all_to_all_v gather_v scatter_v; do
     case $collective in send_recv | all_to_all_v) places=1 ;; *) places=2 ;; esac
-    status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" -b 24 -t 3 --vs nccl \
+    case $collective in all_gather | send_recv | scatter_v) ranks=3 ;; *) ranks=2 ;; esac
+    status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" -b 24 -t $ranks --vs nccl \
         --collective "$collective" --json "$work/$collective"
     rows $((2 * places)) 13
 done

@@ -9,7 +9,7 @@ TUTTI_PROGRAMS=$(dirname "$tutti")
 
 # ---- the kernels among ranks of one device, beside an earlier program
 status 0 env CUDA_VISIBLE_DEVICES=0 TUTTI_BEFORE="$TUTTI_PROGRAMS" scripts/gpu-bench --loopback --quick
-out '^\| all_reduce \| two_shot_pipelined \| 4 \| 1 MiB \| [0-9.]+ \| [0-9.]+ \| [0-9.]+( \*\*slower\*\*)? \|$'
+out '^\| all_reduce \| two_shot_pipelined \| 4 \| 256 KiB \| [0-9.]+ \| [0-9.]+ \| [0-9.]+( \*\*slower\*\*)? \|$'
 out '^\| broadcast \|  \| 2 \| 256 KiB \| [0-9.]+ \| [0-9.]+ \| '
 out ' of [0-9]+; wrong elements: 0$'
 python3 - "$work/results/gpu-loopback.json" <<'PYTHON' || complain "the file of --loopback"
