@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 10,
+    LAYOUT_VERSION = 11,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_SMALL_MESSAGES = 2, /* see docs/ordering.md: M1 */
@@ -254,12 +254,13 @@ struct layout_arena {
     struct layout_fault fault;
 
     /* The state of the owner. */
-    uint32_t left;     /* release F2: the owner destroyed its communicator */
-    uint32_t aborted;  /* the owner was aborted; relaxed: it carries nothing but itself */
-    uint32_t touching; /* release T1: the owner is inside its peers' operands: direct.c */
-    uint32_t core;     /* 1 + the core that the owner last ran on; relaxed: same_core.c */
-    uint32_t awaits;   /* 1 + the rank that the owner has long waited for; relaxed: survey.c */
-    unsigned char pad1[LAYOUT_LINE - 20];
+    uint32_t left;      /* release F2: the owner destroyed its communicator */
+    uint32_t aborted;   /* the owner was aborted; relaxed: it carries nothing but itself */
+    uint32_t touching;  /* release T1: the owner is inside its peers' operands: direct.c */
+    uint32_t core;      /* 1 + the core that the owner last ran on; relaxed: same_core.c */
+    uint32_t awaits;    /* 1 + the rank that the owner has long waited for; relaxed: survey.c */
+    uint32_t awaits_ms; /* when the owner last wrote that, by the monotonic clock; relaxed */
+    unsigned char pad1[LAYOUT_LINE - 24];
 
     /* Sleep. Peers write only `sleepers`. */
     uint32_t

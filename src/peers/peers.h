@@ -128,7 +128,8 @@ void peers_survey(struct peers *peers);
 void peers_awaits(struct peers *peers, int peer);
 void peers_awaits_none(struct peers *peers);
 /* For reports: the rank for which a rank that waits for `peer` really waits. This is the peer, or
- * the rank for which the peer waits, and so on; the peer if they wait in a circle. */
+ * the rank for which the peer waits, and so on, up to one that waits for none or has stood still
+ * for a second; the peer if they wait in a circle. */
 int peers_late_rank(const struct peers *peers, int peer);
 
 /* ---- meetings -------------------------------------------------------------------------------- */

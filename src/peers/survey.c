@@ -5,9 +5,19 @@
  * All this is written only during a wait, or for a dump. All accesses are relaxed: the words are
  * for reports.
  */
+#include "base/deadline.h"
 #include "base/record.h"
 #include "base/ticks.h"
 #include "peers/peers_internal.h"
+
+/* A rank that waits writes so every 20 ms or so, or its watcher does. After this time without it
+ * the rank stands still itself, and the word is of a wait that may be over. */
+enum { AWAITS_MS = 1000 };
+
+static uint32_t now_ms(void)
+{
+    return (uint32_t)(deadline_now() / 1000000);
+}
 
 /* The 64-bit number of the last operation that a peer has announced; 0: none. */
 static uint64_t entered_by(const struct peers *peers, int peer)
@@ -44,6 +54,7 @@ void peers_awaits(struct peers *peers, int peer)
 {
     struct record_page *record = peers->faults.record;
     uint32_t awaits = peer == peers->rank ? 0 : (uint32_t)peer + 1;
+    order_store_relaxed_u32(&peers->own->awaits_ms, now_ms());
     order_store_relaxed_u32(&peers->own->awaits, awaits);
     if (!record)
         return;
@@ -65,10 +76,13 @@ void peers_awaits_none(struct peers *peers)
 
 int peers_late_rank(const struct peers *peers, int peer)
 {
+    const uint32_t now = now_ms();
     int rank = peer;
     for (int i = 0; i < peers->size && rank != peers->rank; i++) {
-        uint32_t next = order_load_relaxed_u32(&peers->arenas[rank]->awaits);
-        if (next == 0 || next > (uint32_t)peers->size)
+        const struct layout_arena *arena = peers->arenas[rank];
+        const uint32_t next = order_load_relaxed_u32(&arena->awaits);
+        const int32_t age_ms = (int32_t)(now - order_load_relaxed_u32(&arena->awaits_ms));
+        if (next == 0 || next > (uint32_t)peers->size || age_ms > AWAITS_MS)
             return rank;
         rank = (int)next - 1;
     }
