@@ -31,9 +31,9 @@ struct call_set {
     bool enters; /* the call that is being made is the first one on its communicator */
     struct tutti_comm *entered;                 /* the communicators with a call in the set */
     struct cpu_call *calls, **calls_end;        /* those that concern other ranks, on CPU */
-    struct call_slot *enqueued, **enqueued_end; /* ... that run one after the other */
+    struct call_slot *enqueued, **enqueued_end; /* ... that are put on streams */
     struct call_slot *own, **own_end;           /* messages to this rank itself */
-    /* Room for `most` calls that run one after the other; set->order has `count`. */
+    /* Room for `most` calls on streams; set->order has `count`. */
     struct call_slot **order;
     struct request **messages; /* of one call of the back end, or collectives that it runs as one */
     int count, most;
@@ -154,6 +154,7 @@ static enum tutti_status slot_fill(struct call_set *set, struct tutti_comm *comm
     }
     slot->comm = comm;
     slot->call.group = comm->group;
+    slot->call.peers = comm->peers;
     slot->call.request = *request;
     slot->call.next = NULL;
     slot->stream = stream;
@@ -232,13 +233,13 @@ static void own_run(struct call_slot *send)
         send->comm->group, &send->call.request, &recv->call.request, recv->stream);
 }
 
-/* ---- calls that run one after the other ------------------------------------------------------ */
+/* ---- calls on streams ------------------------------------------------------------------------ */
 
 /*
- * A stream runs one operation after the other, and so does a communicator of several hosts. So that
- * no two ranks wait for each other, all ranks enqueue or run a set of calls in the same order, in
- * whichever order they have made them: by communicator, and by rank if several ranks of one are in
- * the set; of each the collectives in their order, then all messages, which run at the same time.
+ * A stream runs one operation after the other. So that no two ranks wait for each other, all ranks
+ * enqueue a set of calls in the same order, in whichever order they have made them: by
+ * communicator, and by rank if several ranks of one are in the set; of each the collectives in
+ * their order, then all messages, which run at the same time.
  */
 
 static bool is_message(const struct call_slot *slot)

@@ -111,8 +111,8 @@ struct backend {
     enum tutti_status (*choose)(const void *group, const struct choice_call *call,
                                 struct choice *choice);
     const struct algorithm *barrier;
-    /* If the back end runs the calls of a group one after the other, else NULL. Enqueues or runs
-     * messages, which run at the same time. Sets the requests' entries. */
+    /* If the back end enqueues, else NULL. Enqueues messages, which run at the same time. Sets the
+     * requests' entries. */
     enum tutti_status (*send_recv)(void *group, struct request *const *requests, int count,
                                    tutti_stream_t stream);
     /* Runs a message of this rank to itself: a send and its receive, whose signatures are equal. */

@@ -87,7 +87,7 @@ enum step_progress { STEP_BUSY, STEP_DONE };
  * with the status in the state, which is state_bytes of memory, not initialised before start().
  *
  * run() calls start(), then steps and waits until the end. On CUDA it enqueues the operation, and
- * the other two are NULL. run_several(), which may be NULL, enqueues up to `several` calls that
+ * all others are NULL. run_several(), which may be NULL, enqueues up to `several` calls that
  * follow each other in a group as one operation; the choice and the time-out of the first one hold.
  */
 struct algorithm {
@@ -95,6 +95,12 @@ struct algorithm {
     enum tutti_status (*start)(void *group, struct request *request, void *state);
     enum step_progress (*step)(void *group, struct request *request, void *state);
     enum tutti_status (*run)(void *group, struct request *request, tutti_stream_t stream);
+    /* Whether the operation sends messages of the lane PAIR, so that it is kept in order with
+     * others that do: cpu/call_list.h. NULL: it does not. */
+    bool (*sends)(const void *group, const struct request *request);
+    /* Called after a started operation has failed. Returns once no thread of this process uses the
+     * operands. NULL: none does. */
+    void (*leave_failed)(void *group, const struct request *request, void *state);
     enum tutti_status (*run_several)(void *group, struct request *const *requests, int count,
                                      tutti_stream_t stream);
     int several;

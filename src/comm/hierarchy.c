@@ -171,6 +171,7 @@ static void hierarchy_free(struct hierarchy *self)
         return; /* the engine may still use the memory of transfers */
     free(self->transfers);
     free(self->scratch.bytes);
+    free(self->running);
     free(self);
 }
 
@@ -178,8 +179,12 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
 {
     struct hierarchy *self = calloc(1, sizeof *self);
     char prefix[COMM_NAME_BYTES + 40];
-    if (!self)
+    if (self)
+        self->running = aligned_alloc(LAYOUT_LINE, sizeof *self->running);
+    if (!self || !self->running) {
+        free(self);
         return error_errno("a communicator of %d hosts", met->hosts->count);
+    }
     self->comm = comm;
     self->on_failure = on_failure;
     self->store = *comm->store;
@@ -327,7 +332,6 @@ const struct backend hierarchy_backend = {
     .many_hosts = true,
     .choose = choose,
     .barrier = &hierarchy_algorithm,
-    .send_recv = hierarchy_send_recv,
     .send_own = send_own,
     .sequence = sequence_of,
     .status = status_of,

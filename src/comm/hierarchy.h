@@ -19,6 +19,8 @@
 #include "bootstrap/host.h"
 #include "coll/request.h"
 #include "comm/comm.h"
+#include "cpu/group.h"
+#include "cpu/transport/step.h"
 #include "fabric/fabric.h"
 #include "store/store.h"
 
@@ -39,7 +41,7 @@ struct hierarchy_header {
     uint32_t parameter, unused;
 };
 
-/* Memory for one operation after the other. It grows only between operations. */
+/* Memory for one collective after the other. It grows only between collectives. */
 struct hierarchy_scratch {
     unsigned char *bytes;
     size_t size;
@@ -62,10 +64,12 @@ struct hierarchy {
     int subtree_count;
     int subtrees_of[TUTTI_MAX_RANKS]; /* [host]: how many it has */
 
-    uint64_t sequence;       /* of the running operation, or of the last one */
-    struct request *request; /* the running operation */
+    uint64_t sequence; /* of the running collective, or of the last one */
     struct hierarchy_scratch scratch;
-    struct fabric_transfer *transfers; /* the list that is being made */
+    struct hierarchy_state *running; /* the state of an operation outside of a group of calls */
+    /* The list that is being made. Each part of an operation that adds to it begins its messages,
+     * so operations that run at the same time share it. */
+    struct fabric_transfer *transfers;
     int transfer_count, transfer_room;
     /* Of the first rank of a host: the headers of the last operation that has some. */
     struct fabric_batch *header_batch; /* NULL: they have come */
@@ -77,6 +81,35 @@ struct hierarchy {
     int64_t looked_at;   /* when this rank last looked there */
     bool told;           /* the fault that stands came from there */
     struct tutti_fault foreign;
+};
+
+/* The blocks of this host's ranks, for the node's v-forms. */
+struct hierarchy_node_blocks {
+    size_t counts[NODE_RANKS], firsts[NODE_RANKS];
+};
+
+enum { HIERARCHY_OWN_BYTES = 2304 };
+
+/*
+ * The state of a running operation. The operation waits for an operation of the node, if it has
+ * begun one, then for a list of messages, if it has begun one. Then next() does the next part: it
+ * may begin both again, and does not wait. It may set another function in its place, and sets NULL
+ * in the last part.
+ */
+struct hierarchy_state {
+    struct cpu_state base; /* what the operation waits for */
+    struct hierarchy *self;
+    struct request *request;
+    enum tutti_status (*next)(struct hierarchy_state *state);
+    int tag;                    /* of its messages between hosts */
+    struct fabric_batch *batch; /* that is awaited; NULL: none */
+    enum tutti_status engine;   /* how the last batch ended */
+    int peer;                   /* a rank of another host, which a time-out of the batch names */
+    bool in_node;               /* an operation of the node runs: */
+    struct request node;
+    struct hierarchy_node_blocks sent, received; /* its blocks, if it has some */
+    _Alignas(LAYOUT_LINE) unsigned char node_state[CPU_STATE_BYTES];
+    _Alignas(LAYOUT_LINE) unsigned char own[HIERARCHY_OWN_BYTES]; /* the next() functions' own */
 };
 
 extern const struct backend hierarchy_backend;
@@ -128,27 +161,37 @@ static inline int hierarchy_left_leaves(int count)
 
 /* ---- hierarchy_link.c: what operations consist of -------------------------------------------- */
 
-/* Runs a collective of the node as a part of the running operation. It has the operation's
- * signature, so that ranks of one host notice a mismatch. */
-enum tutti_status hierarchy_node(struct hierarchy *self, enum tutti_collective which,
+/* Prepares the state of an operation, which waits for nothing. Its first part is next(). */
+void hierarchy_state_init(struct hierarchy *self, struct request *request,
+                          enum tutti_status (*next)(struct hierarchy_state *state),
+                          struct hierarchy_state *state);
+/* Returns whether the operation still waits. If not, *status says how what it waited for ended. */
+bool hierarchy_waits(struct hierarchy_state *state, enum tutti_status *status);
+
+/* Begins an operation of the node. It has the signature of the whole operation, so that ranks of
+ * one host notice a mismatch. */
+enum tutti_status hierarchy_node(struct hierarchy_state *state, enum tutti_collective which,
                                  const struct coll_args *args);
-/* The same for bytes. `root`: of a rooted collective. */
-enum tutti_status hierarchy_node_bytes(struct hierarchy *self, enum tutti_collective which,
-                                       const void *send, void *recv, size_t bytes, int root);
-/* Makes the request of a message in the node. */
-enum tutti_status hierarchy_node_request(struct hierarchy *self, enum tutti_collective which,
-                                         void *data, size_t bytes, int local,
-                                         struct request *request);
+/* The same for bytes. `peer`: the root of a rooted collective, the partner of a message. */
+enum tutti_status hierarchy_node_bytes(struct hierarchy_state *state, enum tutti_collective which,
+                                       const void *send, void *recv, size_t bytes, int peer);
+/* The same: a barrier of some of the node's ranks. */
+enum tutti_status hierarchy_node_meet(struct hierarchy_state *state, struct rank_set ranks);
+
 /* Adds a message with a rank of another host to the list that is being made; nothing if it is
  * empty. The list has room for it: hierarchy_room(). */
-void hierarchy_add(struct hierarchy *self, int rank, bool is_send, void *buffer, size_t bytes);
-/* Makes room for so many messages in a list. Between operations: NO_MEMORY. */
+void hierarchy_add(struct hierarchy_state *state, int rank, bool is_send, void *buffer,
+                   size_t bytes);
+/* Makes room for so many messages in a list, which is empty: NO_MEMORY. */
 enum tutti_status hierarchy_room(struct hierarchy *self, size_t transfers);
 /* Begins the messages of the list, and empties it. *batch is NULL if there are none. */
-enum tutti_status hierarchy_start(struct hierarchy *self, struct fabric_batch **batch);
-/* Waits for their end. `peer`: a rank of another host, which a time-out names. NULL: returns OK. */
-enum tutti_status hierarchy_await(struct hierarchy *self, struct fabric_batch *batch, int peer);
-/* Sets the scratch memory's size to at least this. Between operations: NO_MEMORY. */
+enum tutti_status hierarchy_start(struct hierarchy_state *state, struct fabric_batch **batch);
+/* The operation waits for their end. `peer`: a rank of another host, which a time-out names. NULL:
+ * it does not wait. */
+void hierarchy_await(struct hierarchy_state *state, struct fabric_batch *batch, int peer);
+/* Begins the messages of the list, and waits for their end. */
+enum tutti_status hierarchy_exchange(struct hierarchy_state *state, int peer);
+/* Sets the scratch memory's size to at least this. Between collectives: NO_MEMORY. */
 enum tutti_status hierarchy_reserve(struct hierarchy *self, size_t bytes);
 /* The key that a rank sets when it leaves, to the number of its last operation. */
 enum { HIERARCHY_KEY_BYTES = 24 };
@@ -160,10 +203,12 @@ static inline void hierarchy_left_key(int rank, char key[HIERARCHY_KEY_BYTES])
 bool hierarchy_look(struct hierarchy *self);
 /* Fails with that fault. Returns its status. */
 enum tutti_status hierarchy_adopt(struct hierarchy *self);
-/* Begin the exchange of headers of the running operation, on the first rank of a host; and end
- * that of the last operation that had some, on any rank. */
-enum tutti_status hierarchy_headers_start(struct hierarchy *self);
-enum tutti_status hierarchy_headers_finish(struct hierarchy *self);
+/* Begins the exchange of headers of the running collective, on the first rank of a host. */
+enum tutti_status hierarchy_headers_start(struct hierarchy_state *state);
+/* Waits for the headers of the last collective that had some, on any rank. Returns false if they
+ * have come, and were compared. Else compare them behind the wait. */
+bool hierarchy_headers_await(struct hierarchy_state *state);
+enum tutti_status hierarchy_headers_compare(struct hierarchy *self);
 
 /* Where the blocks of an operand with a block for each rank lie, in bytes. */
 struct hierarchy_blocks {
@@ -183,23 +228,19 @@ static inline unsigned char *hierarchy_take(const struct hierarchy *self, size_t
 
 /* ---- the operations -------------------------------------------------------------------------- */
 
-/* hierarchy_run.c. */
+/* hierarchy_run.c: collectives and messages. */
 extern const struct algorithm hierarchy_algorithm;
-/* struct backend's send_recv(). */
-enum tutti_status hierarchy_send_recv(void *hierarchy, struct request *const *requests, int count,
-                                      tutti_stream_t stream);
 
-/* hierarchy_reduce.c: all_reduce and reduce; reduce_scatter and its v-form. */
-enum tutti_status hierarchy_sum(struct hierarchy *self, struct request *request);
-enum tutti_status hierarchy_sum_scatter(struct hierarchy *self, struct request *request);
+/* The first parts. hierarchy_reduce.c: all_reduce and reduce; reduce_scatter and its v-form. */
+enum tutti_status hierarchy_sum(struct hierarchy_state *state);
+enum tutti_status hierarchy_sum_scatter(struct hierarchy_state *state);
 /* hierarchy_move.c: those that copy. */
-enum tutti_status hierarchy_broadcast(struct hierarchy *self, struct request *request);
-enum tutti_status hierarchy_all_gather(struct hierarchy *self, struct request *request);
-enum tutti_status hierarchy_all_to_all(struct hierarchy *self, struct request *request);
-enum tutti_status hierarchy_gather(struct hierarchy *self, struct request *request);
-enum tutti_status hierarchy_scatter(struct hierarchy *self, struct request *request);
-/* Messages of this rank, which run at the same time. */
-enum tutti_status hierarchy_messages(struct hierarchy *self, struct request *const *requests,
-                                     int count);
+enum tutti_status hierarchy_barrier(struct hierarchy_state *state);
+enum tutti_status hierarchy_broadcast(struct hierarchy_state *state);
+enum tutti_status hierarchy_all_gather(struct hierarchy_state *state);
+enum tutti_status hierarchy_all_to_all(struct hierarchy_state *state);
+enum tutti_status hierarchy_gather(struct hierarchy_state *state);
+enum tutti_status hierarchy_scatter(struct hierarchy_state *state);
+enum tutti_status hierarchy_message(struct hierarchy_state *state);
 
 #endif

@@ -3,7 +3,8 @@
  * What the operations of several hosts consist of: operations of the node, and lists of messages.
  *
  * The first ranks of the hosts exchange a header of each collective. They compare it while they
- * wait for anything, or before their next operation, so that the headers cost no wait of their own.
+ * wait for anything, or before their next collective, so that the headers cost no wait of their
+ * own.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -18,8 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Each pair of ranks has these streams of messages. */
-enum { TAG_HEADER, TAG_DATA };
+/* Each pair of ranks has these streams of messages: headers, those of collectives, and the
+ * caller's. */
+enum { TAG_HEADER, TAG_COLLECTIVE, TAG_MESSAGE };
 
 enum {
     LOOK_NS = 200000000, /* how often a rank that waits looks in the store */
@@ -27,14 +29,6 @@ enum {
 };
 
 /* ---- faults ---------------------------------------------------------------------------------- */
-
-/* Reports a fault of the running operation. `peer`: of the whole. */
-static enum tutti_status fail(struct hierarchy *self, enum tutti_status status, int peer)
-{
-    struct tutti_fault fault =
-        wait_fault(self->comm->peers, status, PEERS_ELSEWHERE + peer, self->request);
-    return peers_fail(self->comm->peers, &fault);
-}
 
 bool hierarchy_look(struct hierarchy *self)
 {
@@ -86,14 +80,21 @@ static bool fault_is_told(void *hierarchy)
 }
 
 /* The engine has failed. Often that is because a rank has failed, and has told so. */
-static enum tutti_status engine_failed(struct hierarchy *self, enum tutti_status status, int peer)
+static enum tutti_status engine_failed(const struct hierarchy_state *state,
+                                       enum tutti_status status, int peer)
 {
+    struct hierarchy *self = state->self;
+    struct peers *const peers = self->comm->peers;
     char text[512];
     snprintf(text, sizeof text, "%s", tutti_last_error());
+    if (peers_have_failed(peers))
+        return peers_status(peers, NULL);
     if (wait_napping(fault_is_told, self, deadline_after(TELL_MS), LOOK_NS / 20))
         return hierarchy_adopt(self);
     log_write(TUTTI_LOG_WARN, self->comm->rank, "%s", text);
-    return fail(self, status, peer);
+    const struct tutti_fault fault =
+        wait_fault(peers, status, PEERS_ELSEWHERE + peer, state->request);
+    return peers_fail(peers, &fault);
 }
 
 /* Adds a message to the list that is being made. */
@@ -106,8 +107,7 @@ static void add(struct hierarchy *self, int rank, int tag, bool is_send, void *b
 
 /* ---- headers --------------------------------------------------------------------------------- */
 
-/* Compares the headers, which have come. */
-static enum tutti_status headers_compare(struct hierarchy *self)
+enum tutti_status hierarchy_headers_compare(struct hierarchy *self)
 {
     const struct hierarchy_header *own = &self->own_header;
     for (int host = 0; host < self->hosts; host++) {
@@ -123,9 +123,10 @@ static enum tutti_status headers_compare(struct hierarchy *self)
     return TUTTI_OK;
 }
 
-enum tutti_status hierarchy_headers_start(struct hierarchy *self)
+enum tutti_status hierarchy_headers_start(struct hierarchy_state *state)
 {
-    const struct request *request = self->request;
+    struct hierarchy *self = state->self;
+    const struct request *request = state->request;
     self->header_request = *request;
     self->own_header = (struct hierarchy_header){.sequence = self->sequence,
                                                  .signature = request->signature,
@@ -137,7 +138,17 @@ enum tutti_status hierarchy_headers_start(struct hierarchy *self)
         add(self, rank, TAG_HEADER, true, &self->own_header, sizeof self->own_header);
         add(self, rank, TAG_HEADER, false, &self->headers[host], sizeof self->headers[host]);
     }
-    return hierarchy_start(self, &self->header_batch);
+    return hierarchy_start(state, &self->header_batch);
+}
+
+bool hierarchy_headers_await(struct hierarchy_state *state)
+{
+    struct hierarchy *self = state->self;
+    if (!self->header_batch)
+        return false;
+    hierarchy_await(state, self->header_batch, hierarchy_elsewhere(self));
+    self->header_batch = NULL;
+    return true;
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -168,109 +179,38 @@ enum tutti_status hierarchy_reserve(struct hierarchy *self, size_t bytes)
     return TUTTI_OK;
 }
 
-void hierarchy_add(struct hierarchy *self, int rank, bool is_send, void *buffer, size_t bytes)
+void hierarchy_add(struct hierarchy_state *state, int rank, bool is_send, void *buffer,
+                   size_t bytes)
 {
     if (bytes)
-        add(self, rank, TAG_DATA, is_send, buffer, bytes);
+        add(state->self, rank, state->tag, is_send, buffer, bytes);
 }
 
-enum tutti_status hierarchy_start(struct hierarchy *self, struct fabric_batch **batch)
+enum tutti_status hierarchy_start(struct hierarchy_state *state, struct fabric_batch **batch)
 {
+    struct hierarchy *self = state->self;
     const int count = self->transfer_count;
     *batch = NULL;
     self->transfer_count = 0;
     if (!count)
         return TUTTI_OK;
     const enum tutti_status status = fabric_start(self->link, self->transfers, count, batch);
-    return status == TUTTI_OK ? TUTTI_OK : engine_failed(self, status, self->transfers[0].peer);
+    return status == TUTTI_OK ? TUTTI_OK : engine_failed(state, status, self->transfers[0].peer);
 }
 
-/* A wait for a batch. */
-struct batch_wait {
-    struct hierarchy *self;
+void hierarchy_await(struct hierarchy_state *state, struct fabric_batch *batch, int peer)
+{
+    state->batch = batch;
+    state->peer = peer;
+    state->self->comm->peers->deadline = 0;
+}
+
+enum tutti_status hierarchy_exchange(struct hierarchy_state *state, int peer)
+{
     struct fabric_batch *batch;
-    enum tutti_status status; /* of the engine */
-    int peer;
-};
-
-static bool is_done(struct hierarchy *self, struct fabric_batch *batch, enum tutti_status *status)
-{
-    bool done = false;
-    *status = fabric_test(self->link, batch, &done);
-    return done || *status != TUTTI_OK;
-}
-
-static bool batch_poll(struct peers *peers, void *opaque)
-{
-    struct batch_wait *wait = opaque;
-    (void)peers;
-    return is_done(wait->self, wait->batch, &wait->status);
-}
-
-/* Whether headers have come that show a mismatch: then the ranks have failed. */
-static bool headers_look(struct hierarchy *self)
-{
-    enum tutti_status status;
-    if (!self->header_batch || !is_done(self, self->header_batch, &status))
-        return false;
-    self->header_batch = NULL;
-    return status == TUTTI_OK && headers_compare(self) != TUTTI_OK;
-}
-
-/* Headers may show a mismatch, the kernel a dead rank of this host, the store another host's fault.
- */
-static bool batch_look(struct peers *peers, void *opaque, enum wait_depth depth, bool late,
-                       struct tutti_fault *fault)
-{
-    struct batch_wait *wait = opaque;
-    struct hierarchy *self = wait->self;
-    const struct request *request = self->request;
-    struct rank_set left, dead = rank_set_none;
-    if (self->header_batch != wait->batch && headers_look(self))
-        return true;
-    if (late || depth == WAIT_ALL)
-        peers_exited(peers, &left, &dead);
-    if (!rank_set_empty(dead))
-        return peers_check(peers, rank_set_next(dead, -1), true, fault);
-    const bool looks = late || (depth == WAIT_ALL && deadline_now() - self->looked_at >= LOOK_NS);
-    if (looks && hierarchy_look(self)) {
-        *fault = foreign_fault(self);
-        return true;
-    }
-    fault->peer = PEERS_ELSEWHERE + wait->peer;
-    if (looks && has_left(self, wait->peer)) {
-        fault->status = TUTTI_ERR_PEER_DEAD;
-        return true;
-    }
-    fault->seen.count = (uint64_t)request->timeout_ms & SIGNATURE_COUNT_MAX;
-    fault->seen.parameter = (uint32_t)request->timeout_source;
-    return late;
-}
-
-static const struct wait_poll batch_waits = {.poll = batch_poll, .look = batch_look};
-
-enum tutti_status hierarchy_await(struct hierarchy *self, struct fabric_batch *batch, int peer)
-{
-    struct batch_wait wait = {.self = self, .batch = batch, .peer = peer};
-    if (!batch)
-        return TUTTI_OK;
-    enum tutti_status status = lane_begin(self->comm->peers, LANE_NONE); /* no operation there */
-    if (status == TUTTI_OK)
-        status = wait_by_poll(self->comm->peers, &batch_waits, &wait, self->request);
-    if (status != TUTTI_OK)
-        return status;
-    return wait.status == TUTTI_OK ? TUTTI_OK : engine_failed(self, wait.status, peer);
-}
-
-enum tutti_status hierarchy_headers_finish(struct hierarchy *self)
-{
-    struct fabric_batch *batch = self->header_batch;
-    if (!batch)
-        return TUTTI_OK;
-    self->request = &self->header_request;
-    const enum tutti_status status = hierarchy_await(self, batch, hierarchy_elsewhere(self));
-    self->header_batch = NULL;
-    return status == TUTTI_OK ? headers_compare(self) : status;
+    const enum tutti_status status = hierarchy_start(state, &batch);
+    hierarchy_await(state, batch, peer);
+    return status;
 }
 
 void hierarchy_blocks(const struct hierarchy *self, const struct request *request, bool is_send,
@@ -288,42 +228,154 @@ void hierarchy_blocks(const struct hierarchy *self, const struct request *reques
 
 /* ---- the node -------------------------------------------------------------------------------- */
 
-static enum tutti_status node_request(struct hierarchy *self, enum tutti_collective which,
-                                      const struct coll_args *args, struct request *request)
+/* Begins the request in state->node. */
+static enum tutti_status node_start(struct hierarchy_state *state)
 {
-    const struct tutti_call_options options = {0};
-    struct tutti_comm *node = self->node;
-    const enum tutti_status status =
-        request_make(node, which, args, TUTTI_STREAM_DEFAULT, &options, node->rank, request);
+    const struct request *whole = state->request;
+    struct request *request = &state->node;
     request->page = NULL;
-    request->signature = self->request->signature;
-    request->parameter = self->request->parameter;
-    request->timeout_ms = self->request->timeout_ms;
-    request->timeout_source = self->request->timeout_source;
+    request->signature = whole->signature;
+    request->parameter = whole->parameter;
+    request->timeout_ms = whole->timeout_ms;
+    request->timeout_source = whole->timeout_source;
+    const enum tutti_status status =
+        request->choice.run->start(state->self->node->group, request, state->node_state);
+    state->in_node = status == TUTTI_OK;
     return status;
 }
 
-enum tutti_status hierarchy_node_request(struct hierarchy *self, enum tutti_collective which,
-                                         void *data, size_t bytes, int local,
-                                         struct request *request)
-{
-    const struct coll_args args = coll_args_make(data, data, bytes, TUTTI_UINT8, NULL, local);
-    return node_request(self, which, &args, request);
-}
-
-enum tutti_status hierarchy_node(struct hierarchy *self, enum tutti_collective which,
+enum tutti_status hierarchy_node(struct hierarchy_state *state, enum tutti_collective which,
                                  const struct coll_args *args)
 {
-    struct request request;
-    const enum tutti_status status = node_request(self, which, args, &request);
-    return status == TUTTI_OK
-               ? request.choice.run->run(self->node->group, &request, TUTTI_STREAM_DEFAULT)
-               : status;
+    const struct tutti_call_options options = {0};
+    struct tutti_comm *const node = state->self->node;
+    const enum tutti_status status =
+        request_make(node, which, args, TUTTI_STREAM_DEFAULT, &options, node->rank, &state->node);
+    return status == TUTTI_OK ? node_start(state) : status;
 }
 
-enum tutti_status hierarchy_node_bytes(struct hierarchy *self, enum tutti_collective which,
-                                       const void *send, void *recv, size_t bytes, int root)
+enum tutti_status hierarchy_node_bytes(struct hierarchy_state *state, enum tutti_collective which,
+                                       const void *send, void *recv, size_t bytes, int peer)
 {
-    const struct coll_args args = coll_args_make(send, recv, bytes, TUTTI_UINT8, NULL, root);
-    return hierarchy_node(self, which, &args);
+    const struct coll_args args = coll_args_make(send, recv, bytes, TUTTI_UINT8, NULL, peer);
+    return hierarchy_node(state, which, &args);
+}
+
+enum tutti_status hierarchy_node_meet(struct hierarchy_state *state, struct rank_set ranks)
+{
+    state->node = *state->request;
+    state->node.subset = ranks;
+    state->node.choice.run = state->self->node->backend->barrier;
+    return node_start(state);
+}
+
+/* ---- waits ----------------------------------------------------------------------------------- */
+
+static bool is_done(struct hierarchy *self, struct fabric_batch *batch, enum tutti_status *status)
+{
+    bool done = false;
+    *status = fabric_test(self->link, batch, &done);
+    return done || *status != TUTTI_OK;
+}
+
+static bool batch_poll(struct peers *peers, void *opaque)
+{
+    struct hierarchy_state *state = opaque;
+    (void)peers;
+    if (state->batch && is_done(state->self, state->batch, &state->engine))
+        state->batch = NULL;
+    return !state->batch;
+}
+
+/* Whether headers have come that show a mismatch: then the ranks have failed. */
+static bool headers_look(struct hierarchy *self)
+{
+    enum tutti_status status;
+    if (!self->header_batch || !is_done(self, self->header_batch, &status))
+        return false;
+    self->header_batch = NULL;
+    return status == TUTTI_OK && hierarchy_headers_compare(self) != TUTTI_OK;
+}
+
+/* Headers may show a mismatch, the kernel a dead rank of this host, the store another host's fault.
+ */
+static bool batch_look(struct peers *peers, void *opaque, enum wait_depth depth, bool late,
+                       struct tutti_fault *fault)
+{
+    const struct hierarchy_state *state = opaque;
+    struct hierarchy *self = state->self;
+    struct rank_set left, dead = rank_set_none;
+    if (headers_look(self))
+        return true;
+    if (late || depth == WAIT_ALL)
+        peers_exited(peers, &left, &dead);
+    if (!rank_set_empty(dead))
+        return peers_check(peers, rank_set_next(dead, -1), true, fault);
+    const bool looks = late || (depth == WAIT_ALL && deadline_now() - self->looked_at >= LOOK_NS);
+    if (looks && hierarchy_look(self)) {
+        *fault = foreign_fault(self);
+        return true;
+    }
+    fault->peer = PEERS_ELSEWHERE + state->peer;
+    if (looks && has_left(self, state->peer)) {
+        fault->status = TUTTI_ERR_PEER_DEAD;
+        return true;
+    }
+    fault->seen.count = (uint64_t)state->request->timeout_ms & SIGNATURE_COUNT_MAX;
+    fault->seen.parameter = (uint32_t)state->request->timeout_source;
+    return late;
+}
+
+static const struct wait_poll batch_waits = {.poll = batch_poll, .look = batch_look};
+
+void hierarchy_state_init(struct hierarchy *self, struct request *request,
+                          enum tutti_status (*next)(struct hierarchy_state *state),
+                          struct hierarchy_state *state)
+{
+    const bool is_message = coll_rows[request->collective].peer == COLL_PARTNER;
+    state_init(&state->base);
+    state->self = self;
+    state->request = request;
+    state->next = next;
+    state->tag = is_message ? TAG_MESSAGE : TAG_COLLECTIVE;
+    state->batch = NULL;
+    state->engine = TUTTI_OK;
+    state->in_node = false;
+}
+
+/* The node's operation. A failed one stays the running one. */
+static bool node_waits(struct hierarchy_state *state, enum tutti_status *status)
+{
+    struct tutti_comm *const node = state->self->node;
+    const struct cpu_state *theirs = (const struct cpu_state *)(const void *)state->node_state;
+    const bool waits =
+        state->node.choice.run->step(node->group, &state->node, state->node_state) == STEP_BUSY;
+    *status = theirs->status;
+    if (waits)
+        state->base = *theirs;
+    if (waits || *status != TUTTI_OK)
+        return waits;
+    state->in_node = false;
+    *status = lane_begin(node->peers, LANE_NONE);
+    return false;
+}
+
+static bool batch_waits_on(struct hierarchy_state *state, enum tutti_status *status)
+{
+    if (!batch_poll(state->self->comm->peers, state)) {
+        step_polls(state->self->node->group, &state->base, &batch_waits);
+        return true;
+    }
+    *status = state->engine;
+    if (*status != TUTTI_OK)
+        *status = engine_failed(state, *status, state->peer);
+    return false;
+}
+
+bool hierarchy_waits(struct hierarchy_state *state, enum tutti_status *status)
+{
+    *status = TUTTI_OK;
+    if (state->in_node && node_waits(state, status))
+        return true;
+    return *status == TUTTI_OK && batch_waits_on(state, status);
 }

@@ -15,7 +15,6 @@
  * reduce_scatter. On each host one rank owns the block of a rank; on that rank's host it is the
  * rank itself. It sends the partial results to that rank.
  */
-#include "base/error.h"
 #include "comm/hierarchy.h"
 #include "comm/run.h"
 
@@ -118,10 +117,27 @@ struct sum {
     size_t width, partial; /* bytes of an element */
     size_t whole;          /* elements of a piece */
     enum sharing sharing;
-    bool spread; /* all ranks of a host own a part */
-    int root;    /* of a reduce; else -1 */
+    bool spread;         /* all ranks of a host own a part */
+    int root;            /* of a reduce; else -1 */
+    size_t count, turns; /* pieces, and turns of three steps of a piece each */
+    size_t turn;         /* step 1 of piece `turn`, step 2 of the one before, and so on */
     struct sum_piece pieces[SLOTS];
 };
+static_assert(sizeof(struct sum) <= HIERARCHY_OWN_BYTES, "a state has room for it");
+
+static struct sum *sum_of(struct hierarchy_state *state)
+{
+    return (struct sum *)(void *)state->own;
+}
+
+/* The piece whose step `step` is due in this turn; NULL: none is. */
+static struct sum_piece *piece_due(struct sum *sum, size_t step)
+{
+    const size_t behind = step - 1;
+    return sum->turn >= behind && sum->turn - behind < sum->count
+               ? &sum->pieces[(sum->turn - behind) % SLOTS]
+               : NULL;
+}
 
 /* The first element of part i of n. */
 static size_t part_at(size_t count, int n, int i)
@@ -200,48 +216,57 @@ static unsigned char *own_partial(const struct sum *sum, const struct sum_piece 
            ((size_t)index * piece->own_count + segment->first - piece->own_first) * sum->partial;
 }
 
-/* Step 1 in the node: *in[i] is where the part of rank i lies. */
-static enum tutti_status inputs_get(struct sum *sum, struct sum_piece *piece,
-                                    const unsigned char **in)
+/* Step 1 in the node. */
+static enum tutti_status inputs_get(struct hierarchy_state *state, const struct sum_piece *piece)
 {
-    struct hierarchy *self = sum->self;
+    const struct hierarchy *self = state->self;
+    const struct sum *sum = sum_of(state);
     const size_t width = sum->width, own = piece->own_count * width;
     const unsigned char *send = (const unsigned char *)sum->request->send + piece->first * width;
     const int n = hierarchy_ranks(self, self->host);
-    size_t counts[NODE_RANKS], firsts[NODE_RANKS], own_counts[NODE_RANKS], own_firsts[NODE_RANKS];
-    for (int i = 0; i < n; i++) {
-        in[i] = n == 1 ? send : piece->raw + (size_t)i * own;
-        firsts[i] = part_at(piece->count, n, i) * width;
-        counts[i] = part_at(piece->count, n, i + 1) * width - firsts[i];
-        own_firsts[i] = (size_t)i * own;
-        own_counts[i] = own;
-    }
+    struct hierarchy_node_blocks *sent = &state->sent, *received = &state->received;
     if (n == 1)
         return TUTTI_OK;
     if (!sum->spread)
-        return hierarchy_node_bytes(self, TUTTI_COLLECTIVE_GATHER, send, piece->raw,
+        return hierarchy_node_bytes(state, TUTTI_COLLECTIVE_GATHER, send, piece->raw,
                                     piece->count * width, lead_of(sum, self->host));
+    for (int i = 0; i < n; i++) {
+        sent->firsts[i] = part_at(piece->count, n, i) * width;
+        sent->counts[i] = part_at(piece->count, n, i + 1) * width - sent->firsts[i];
+        received->firsts[i] = (size_t)i * own;
+        received->counts[i] = own;
+    }
     const struct coll_args args = {
         .send = send,
         .recv = piece->raw,
         .dtype = TUTTI_UINT8,
-        .send_blocks = {.counts = counts, .displacements = firsts},
-        .recv_blocks = {.counts = own_counts, .displacements = own_firsts},
+        .send_blocks = {.counts = sent->counts, .displacements = sent->firsts},
+        .recv_blocks = {.counts = received->counts, .displacements = received->firsts},
     };
-    return hierarchy_node(self, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args);
+    return hierarchy_node(state, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args);
 }
 
-static enum tutti_status piece_begin(struct sum *sum, struct sum_piece *piece)
+/* The partial results of this rank's part, whose inputs have come. */
+static void piece_add(const struct sum *sum, const struct sum_piece *piece)
 {
-    struct hierarchy *self = sum->self;
-    const unsigned char *in[NODE_RANKS];
-    struct sum_segment segment;
-    unsigned char *theirs = piece->theirs;
-    enum tutti_status status = inputs_get(sum, piece, in);
-    if (status != TUTTI_OK)
-        return status;
+    const struct hierarchy *self = sum->self;
+    const size_t width = sum->width;
+    const unsigned char *in[NODE_RANKS] = {(const unsigned char *)sum->request->send +
+                                           piece->first * width};
+    const int n = hierarchy_ranks(self, self->host);
+    for (int i = 0; n > 1 && i < n; i++)
+        in[i] = piece->raw + (size_t)i * piece->own_count * width;
     if (piece->own_count)
         partials_make(self, sum->request, in, piece->own_count, piece->partials);
+}
+
+/* Step 2: the partial results leave. */
+static enum tutti_status piece_exchange(struct hierarchy_state *state, struct sum_piece *piece)
+{
+    const struct hierarchy *self = state->self;
+    const struct sum *sum = sum_of(state);
+    struct sum_segment segment;
+    unsigned char *theirs = piece->theirs;
     FOR_SEGMENTS(sum, piece, &segment)
     {
         const size_t bytes = segment.count * sum->partial;
@@ -250,15 +275,15 @@ static enum tutti_status piece_begin(struct sum *sum, struct sum_piece *piece)
                 continue;
             if (sum->sharing == ALL_HOSTS || segment.host == host)
                 for (int t = 0; t < self->subtrees_of[self->host]; t++)
-                    hierarchy_add(self, segment.owners[host], true,
+                    hierarchy_add(state, segment.owners[host], true,
                                   own_partial(sum, piece, &segment, t), bytes);
             for (int t = 0; segment.combines && t < self->subtrees_of[host]; t++) {
-                hierarchy_add(self, segment.owners[host], false, theirs, bytes);
+                hierarchy_add(state, segment.owners[host], false, theirs, bytes);
                 theirs += bytes;
             }
         }
     }
-    return hierarchy_start(self, &piece->sums);
+    return hierarchy_start(state, &piece->sums);
 }
 
 /* The owners' rank of another host, for messages. */
@@ -290,14 +315,13 @@ static void partials_find(const struct sum *sum, const struct sum_piece *piece,
     }
 }
 
-static enum tutti_status piece_combine(struct sum *sum, struct sum_piece *piece)
+/* The other hosts' partial results have come. */
+static enum tutti_status piece_combine(struct hierarchy_state *state, struct sum_piece *piece)
 {
-    struct hierarchy *self = sum->self;
+    const struct hierarchy *self = state->self;
+    const struct sum *sum = sum_of(state);
     struct sum_segment segment;
     unsigned char *theirs = piece->theirs, *partials[TUTTI_MAX_RANKS];
-    const enum tutti_status status = hierarchy_await(self, piece->sums, partner_of(sum, piece));
-    if (status != TUTTI_OK)
-        return status;
     FOR_SEGMENTS(sum, piece, &segment)
     {
         unsigned char *result = piece->result + segment.first * sum->width;
@@ -308,28 +332,28 @@ static enum tutti_status piece_combine(struct sum *sum, struct sum_piece *piece)
         }
         for (int host = 0; sum->sharing == EACH_HOST && host < self->hosts; host++)
             if (host != self->host && (segment.combines || host == segment.host))
-                hierarchy_add(self, segment.owners[host], segment.combines, result, bytes);
+                hierarchy_add(state, segment.owners[host], segment.combines, result, bytes);
     }
-    return hierarchy_start(self, &piece->results);
+    return hierarchy_start(state, &piece->results);
 }
 
-/* Step 3 in the node. */
-static enum tutti_status piece_end(struct sum *sum, struct sum_piece *piece)
+/* Step 3 in the node: the results have come. */
+static enum tutti_status piece_end(struct hierarchy_state *state, const struct sum_piece *piece)
 {
-    struct hierarchy *self = sum->self;
+    const struct hierarchy *self = state->self;
+    const struct sum *sum = sum_of(state);
     const size_t width = sum->width;
     const int n = hierarchy_ranks(self, self->host);
-    size_t counts[NODE_RANKS], firsts[NODE_RANKS];
-    const enum tutti_status status = hierarchy_await(self, piece->results, partner_of(sum, piece));
     const bool is_here = sum->root < 0 || self->host_of[sum->root] == self->host;
-    if (status != TUTTI_OK || n == 1 || !is_here || (!sum->spread && sum->root >= 0))
-        return status;
+    struct hierarchy_node_blocks *node = &state->received;
+    if (n == 1 || !is_here || (!sum->spread && sum->root >= 0))
+        return TUTTI_OK;
     if (!sum->spread)
-        return hierarchy_node_bytes(self, TUTTI_COLLECTIVE_BROADCAST, piece->result, piece->result,
+        return hierarchy_node_bytes(state, TUTTI_COLLECTIVE_BROADCAST, piece->result, piece->result,
                                     piece->count * width, 0);
     for (int i = 0; i < n; i++) {
-        firsts[i] = part_at(piece->count, n, i) * width;
-        counts[i] = part_at(piece->count, n, i + 1) * width - firsts[i];
+        node->firsts[i] = part_at(piece->count, n, i) * width;
+        node->counts[i] = part_at(piece->count, n, i + 1) * width - node->firsts[i];
     }
     const struct coll_args args = {
         .send = piece->result + piece->own_first * width,
@@ -337,19 +361,19 @@ static enum tutti_status piece_end(struct sum *sum, struct sum_piece *piece)
         .count = piece->own_count * width,
         .dtype = TUTTI_UINT8,
         .peer = sum->root < 0 ? 0 : self->local_of[sum->root],
-        .recv_blocks = {.counts = counts, .displacements = firsts},
+        .recv_blocks = {.counts = node->counts, .displacements = node->firsts},
     };
     return hierarchy_node(
-        self, sum->root < 0 ? TUTTI_COLLECTIVE_ALL_GATHER_V : TUTTI_COLLECTIVE_GATHER_V, &args);
+        state, sum->root < 0 ? TUTTI_COLLECTIVE_ALL_GATHER_V : TUTTI_COLLECTIVE_GATHER_V, &args);
 }
 
-/* Takes the memory of a slot, and says where piece i lies. */
-static void piece_place(struct sum *sum, size_t i, size_t total)
+/* Says where the piece lies that takes its slot in this turn. */
+static void piece_place(const struct sum *sum, struct sum_piece *piece)
 {
-    struct hierarchy *self = sum->self;
-    struct sum_piece *piece = &sum->pieces[i % SLOTS];
+    const struct hierarchy *self = sum->self;
+    const size_t total = sum->request->count;
     const int n = hierarchy_ranks(self, self->host);
-    piece->first = i * sum->whole;
+    piece->first = sum->turn * sum->whole;
     piece->count = total - piece->first < sum->whole ? total - piece->first : sum->whole;
     piece->own_first = sum->spread ? part_at(piece->count, n, self->local) : 0;
     piece->own_count = sum->spread ? part_at(piece->count, n, self->local + 1) - piece->own_first
@@ -383,11 +407,66 @@ static enum tutti_status slots_reserve(struct sum *sum)
     return status;
 }
 
-enum tutti_status hierarchy_sum(struct hierarchy *self, struct request *request)
+/* ---- the turns ------------------------------------------------------------------------------- */
+
+static enum tutti_status turn_begin(struct hierarchy_state *state);
+
+static enum tutti_status turn_end(struct hierarchy_state *state)
 {
+    struct sum *sum = sum_of(state);
+    const struct sum_piece *piece = piece_due(sum, 3);
+    sum->turn++;
+    state->next = turn_begin;
+    return piece ? piece_end(state, piece) : TUTTI_OK;
+}
+
+static enum tutti_status turn_combine(struct hierarchy_state *state)
+{
+    struct sum *sum = sum_of(state);
+    struct sum_piece *piece = piece_due(sum, 2);
+    const enum tutti_status status = piece ? piece_combine(state, piece) : TUTTI_OK;
+    piece = piece_due(sum, 3);
+    if (piece)
+        hierarchy_await(state, piece->results, partner_of(sum, piece));
+    state->next = turn_end;
+    return status;
+}
+
+static enum tutti_status turn_exchange(struct hierarchy_state *state)
+{
+    struct sum *sum = sum_of(state);
+    struct sum_piece *piece = piece_due(sum, 1);
+    enum tutti_status status = TUTTI_OK;
+    if (piece) {
+        piece_add(sum, piece);
+        status = piece_exchange(state, piece);
+    }
+    piece = piece_due(sum, 2);
+    if (piece)
+        hierarchy_await(state, piece->sums, partner_of(sum, piece));
+    state->next = turn_combine;
+    return status;
+}
+
+static enum tutti_status turn_begin(struct hierarchy_state *state)
+{
+    struct sum *sum = sum_of(state);
+    struct sum_piece *piece = piece_due(sum, 1);
+    state->next = sum->turn < sum->turns ? turn_exchange : NULL;
+    if (!piece)
+        return TUTTI_OK;
+    piece_place(sum, piece);
+    return inputs_get(state, piece);
+}
+
+enum tutti_status hierarchy_sum(struct hierarchy_state *state)
+{
+    struct hierarchy *self = state->self;
+    struct request *request = state->request;
+    struct sum *sum = sum_of(state);
     const bool is_reduce = request->collective == TUTTI_COLLECTIVE_REDUCE;
     const size_t total = request->count, hosts = (size_t)self->hosts;
-    struct sum sum = {
+    *sum = (struct sum){
         .self = self,
         .request = request,
         .width = request->element_bytes,
@@ -399,152 +478,179 @@ enum tutti_status hierarchy_sum(struct hierarchy *self, struct request *request)
         .spread = request->bytes > SHORT_BYTES,
         .root = is_reduce ? request->peer : -1,
     };
-    if (total < sum.whole)
-        sum.whole = total;
-    const size_t count = total ? (total + sum.whole - 1) / sum.whole : 0;
-    enum tutti_status status = slots_reserve(&sum);
+    if (total < sum->whole)
+        sum->whole = total;
+    sum->count = total ? (total + sum->whole - 1) / sum->whole : 0;
+    sum->turns = sum->count ? sum->count + SLOTS - 1 : 0;
+    enum tutti_status status = slots_reserve(sum);
     /* A part begins one segment, each other host's part may, and each of these has the shares. */
     const size_t segments =
-        ((size_t)self->comm->world_size - hosts + 1) * (sum.sharing == EACH_HOST ? hosts : 1);
+        ((size_t)self->comm->world_size - hosts + 1) * (sum->sharing == EACH_HOST ? hosts : 1);
     if (status == TUTTI_OK)
         status = hierarchy_room(self, segments * (size_t)self->subtree_count * hosts);
-    for (size_t i = 0; i < count + SLOTS - 1 && status == TUTTI_OK; i++) {
-        if (i < count) {
-            piece_place(&sum, i, total);
-            status = piece_begin(&sum, &sum.pieces[i % SLOTS]);
-        }
-        if (i >= 1 && i - 1 < count && status == TUTTI_OK)
-            status = piece_combine(&sum, &sum.pieces[(i - 1) % SLOTS]);
-        if (i >= 2 && i - 2 < count && status == TUTTI_OK)
-            status = piece_end(&sum, &sum.pieces[(i - 2) % SLOTS]);
-    }
-    return status;
+    return status == TUTTI_OK ? turn_begin(state) : status;
 }
 
 /* ---- reduce_scatter -------------------------------------------------------------------------- */
 
 struct scatter {
-    struct hierarchy *self;
     struct request *request;
     size_t width, partial;
-    struct hierarchy_blocks blocks; /* in bytes */
-    size_t counts[NODE_RANKS];      /* [local]: bytes of a piece of all blocks that it owns */
+    size_t first, longest; /* where the piece begins in each block; the bytes of the longest one */
+    unsigned char *packed, *raw, *sums; /* scratch memory: for the owners, of the node, partials */
+    struct hierarchy_blocks blocks;     /* in bytes */
+    unsigned char *parts[TUTTI_MAX_RANKS]; /* [subtree]: partial results of this rank's block */
 };
+static_assert(sizeof(struct scatter) <= HIERARCHY_OWN_BYTES, "a state has room for it");
 
-/* The bytes of a block in the piece that begins at `first` of each block. */
-static size_t piece_bytes(const struct scatter *work, int rank, size_t first)
+static struct scatter *scatter_of(struct hierarchy_state *state)
 {
-    const size_t bytes = work->blocks.bytes[rank];
-    const size_t most = PIECE_BYTES / work->request->element_bytes * work->width;
+    return (struct scatter *)(void *)state->own;
+}
+
+static size_t whole_of(const struct scatter *work)
+{
+    return PIECE_BYTES / work->request->element_bytes * work->width;
+}
+
+/* The bytes of a block in the piece. */
+static size_t piece_bytes(const struct scatter *work, int rank)
+{
+    const size_t bytes = work->blocks.bytes[rank], first = work->first, most = whole_of(work);
     return bytes <= first ? 0 : bytes - first < most ? bytes - first : most;
 }
 
-/* Packs this rank's piece of all blocks, owner by owner, and passes them to the owners. *raw gets
+static enum tutti_status scatter_exchange(struct hierarchy_state *state);
+static enum tutti_status scatter_end(struct hierarchy_state *state);
+
+/* Packs this rank's piece of all blocks, owner by owner, and passes them to the owners. `raw` gets
  * the pieces of this rank's blocks: of the node's rank 0, then of rank 1, and so on. */
-static enum tutti_status blocks_pass(struct scatter *work, size_t first, unsigned char *packed,
-                                     unsigned char *raw)
+static enum tutti_status scatter_pass(struct hierarchy_state *state)
 {
-    struct hierarchy *self = work->self;
+    struct hierarchy *self = state->self;
+    const struct scatter *work = scatter_of(state);
     const unsigned char *send = work->request->send;
     const int n = hierarchy_ranks(self, self->host);
-    size_t firsts[NODE_RANKS], own_firsts[NODE_RANKS], own_counts[NODE_RANKS], used = 0;
+    struct hierarchy_node_blocks *sent = &state->sent, *received = &state->received;
+    size_t used = 0;
     for (int local = 0; local < n; local++) {
-        firsts[local] = used;
+        sent->firsts[local] = used;
         for (int r = 0; r < self->comm->world_size; r++) {
-            const size_t bytes = piece_bytes(work, r, first);
+            const size_t bytes = piece_bytes(work, r);
             if (hierarchy_keeper(self, self->host, r) != local || !bytes)
                 continue;
-            memcpy(packed + used, send + work->blocks.at[r] + first, bytes);
+            memcpy(work->packed + used, send + work->blocks.at[r] + work->first, bytes);
             used += bytes;
         }
-        work->counts[local] = used - firsts[local];
+        sent->counts[local] = used - sent->firsts[local];
     }
     for (int local = 0; local < n; local++) {
-        own_counts[local] = work->counts[self->local];
-        own_firsts[local] = (size_t)local * own_counts[local];
+        received->counts[local] = sent->counts[self->local];
+        received->firsts[local] = (size_t)local * sent->counts[self->local];
     }
     const struct coll_args args = {
-        .send = packed,
-        .recv = raw,
+        .send = work->packed,
+        .recv = work->raw,
         .dtype = TUTTI_UINT8,
-        .send_blocks = {.counts = work->counts, .displacements = firsts},
-        .recv_blocks = {.counts = own_counts, .displacements = own_firsts},
+        .send_blocks = {.counts = sent->counts, .displacements = sent->firsts},
+        .recv_blocks = {.counts = received->counts, .displacements = received->firsts},
     };
-    return hierarchy_node(self, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args);
+    state->next = scatter_exchange;
+    return hierarchy_node(state, TUTTI_COLLECTIVE_ALL_TO_ALL_V, &args);
 }
 
-/* One piece of each block. */
-static enum tutti_status scatter_piece(struct scatter *work, size_t first, unsigned char *packed,
-                                       unsigned char *raw, unsigned char *partials)
+/* Makes the partial results of the blocks that this rank owns, one behind the other in `sums`, and
+ * sends those of other hosts' ranks. *mine: those of its own block. Returns their end. */
+static unsigned char *owned_add(struct hierarchy_state *state, unsigned char **mine)
 {
-    struct hierarchy *self = work->self;
-    const int rank = self->comm->rank, n = hierarchy_ranks(self, self->host);
-    const size_t own = piece_bytes(work, rank, first) / work->width;
-    unsigned char *parts[TUTTI_MAX_RANKS], *mine = NULL;
-    struct fabric_batch *batch;
+    struct hierarchy *self = state->self;
+    const struct scatter *work = scatter_of(state);
+    unsigned char *partials = work->sums;
     size_t used = 0;
-    enum tutti_status status = blocks_pass(work, first, packed, raw);
-    for (int r = 0; r < self->comm->world_size && status == TUTTI_OK; r++) {
+    *mine = NULL;
+    for (int r = 0; r < self->comm->world_size; r++) {
         const unsigned char *in[NODE_RANKS];
-        const size_t bytes = piece_bytes(work, r, first), count = bytes / work->width;
+        const size_t bytes = piece_bytes(work, r), count = bytes / work->width;
         if (hierarchy_keeper(self, self->host, r) != self->local || !count)
             continue;
-        for (int i = 0; i < n; i++)
-            in[i] = raw + (size_t)i * work->counts[self->local] + used;
+        for (int i = 0; i < hierarchy_ranks(self, self->host); i++)
+            in[i] = work->raw + state->received.firsts[i] + used;
         used += bytes;
         partials_make(self, work->request, in, count, partials);
-        if (r == rank)
-            mine = partials;
+        if (r == self->comm->rank)
+            *mine = partials;
         for (int t = 0; t < self->subtrees_of[self->host]; t++) {
             if (self->host_of[r] != self->host)
-                hierarchy_add(self, r, true, partials, count * work->partial);
+                hierarchy_add(state, r, true, partials, count * work->partial);
             partials += count * work->partial;
         }
     }
-    for (int host = 0; host < self->hosts && status == TUTTI_OK; host++) {
+    return partials;
+}
+
+static enum tutti_status scatter_exchange(struct hierarchy_state *state)
+{
+    struct hierarchy *self = state->self;
+    struct scatter *work = scatter_of(state);
+    const int rank = self->comm->rank;
+    const size_t own = piece_bytes(work, rank) / work->width * work->partial;
+    unsigned char *mine, *theirs = owned_add(state, &mine);
+    for (int host = 0; host < self->hosts; host++) {
         for (int t = 0; t < self->subtree_count; t++) {
             if (self->subtrees[t].host != host)
                 continue;
             if (host == self->host) {
-                parts[t] = mine;
-                mine += own * work->partial;
+                work->parts[t] = mine;
+                mine += own;
                 continue;
             }
-            parts[t] = partials;
-            partials += own * work->partial;
-            hierarchy_add(self, hierarchy_rank(self, host, hierarchy_keeper(self, host, rank)),
-                          false, parts[t], own * work->partial);
+            work->parts[t] = theirs;
+            theirs += own;
+            hierarchy_add(state, hierarchy_rank(self, host, hierarchy_keeper(self, host, rank)),
+                          false, work->parts[t], own);
         }
     }
-    if (status == TUTTI_OK)
-        status = hierarchy_start(self, &batch);
-    if (status == TUTTI_OK)
-        status = hierarchy_await(self, batch, hierarchy_elsewhere(self));
-    if (status == TUTTI_OK && own)
-        result_make(self, work->request, parts, own, (unsigned char *)work->request->recv + first);
-    return status;
+    state->next = scatter_end;
+    return hierarchy_exchange(state, hierarchy_elsewhere(self));
 }
 
-enum tutti_status hierarchy_sum_scatter(struct hierarchy *self, struct request *request)
+/* The partial results of the own block have come. */
+static enum tutti_status scatter_end(struct hierarchy_state *state)
 {
+    struct hierarchy *self = state->self;
+    struct scatter *work = scatter_of(state);
+    const size_t own = piece_bytes(work, self->comm->rank) / work->width;
+    if (own)
+        result_make(self, work->request, work->parts, own,
+                    (unsigned char *)work->request->recv + work->first);
+    work->first += whole_of(work);
+    state->next = work->first < work->longest ? scatter_pass : NULL;
+    return TUTTI_OK;
+}
+
+enum tutti_status hierarchy_sum_scatter(struct hierarchy_state *state)
+{
+    struct hierarchy *self = state->self;
+    struct request *request = state->request;
+    struct scatter *work = scatter_of(state);
     const size_t n = (size_t)hierarchy_ranks(self, self->host);
-    struct scatter work = {.self = self,
-                           .request = request,
-                           .width = request->element_bytes,
-                           .partial = reduce_partial_bytes(request->dtype)};
-    size_t longest = 0, piece = 0, owned = 0, used = 0;
-    hierarchy_blocks(self, request, true, &work.blocks);
+    size_t piece = 0, owned = 0, used = 0;
+    work->request = request;
+    work->width = request->element_bytes;
+    work->partial = reduce_partial_bytes(request->dtype);
+    work->first = work->longest = 0;
+    hierarchy_blocks(self, request, true, &work->blocks);
     for (int r = 0; r < self->comm->world_size; r++) {
-        piece += piece_bytes(&work, r, 0);
+        piece += piece_bytes(work, r);
         if (hierarchy_keeper(self, self->host, r) == self->local)
-            owned += piece_bytes(&work, r, 0);
-        if (work.blocks.bytes[r] > longest)
-            longest = work.blocks.bytes[r];
+            owned += piece_bytes(work, r);
+        if (work->blocks.bytes[r] > work->longest)
+            work->longest = work->blocks.bytes[r];
     }
     const size_t mine = (size_t)self->subtrees_of[self->host];
     const size_t partials =
-        (owned * mine + piece_bytes(&work, self->comm->rank, 0) * (size_t)self->subtree_count) /
-        work.width * work.partial;
+        (owned * mine + piece_bytes(work, self->comm->rank) * (size_t)self->subtree_count) /
+        work->width * work->partial;
     enum tutti_status status =
         hierarchy_reserve(self, piece + owned * n + partials + 3 * (size_t)LAYOUT_LINE);
     if (status == TUTTI_OK)
@@ -552,11 +658,9 @@ enum tutti_status hierarchy_sum_scatter(struct hierarchy *self, struct request *
                                           (size_t)self->subtree_count);
     if (status != TUTTI_OK)
         return status;
-    unsigned char *packed = hierarchy_take(self, &used, piece);
-    unsigned char *raw = hierarchy_take(self, &used, owned * n);
-    unsigned char *sums = hierarchy_take(self, &used, partials);
-    for (size_t first = 0; first < longest && status == TUTTI_OK;
-         first += PIECE_BYTES / work.request->element_bytes * work.width)
-        status = scatter_piece(&work, first, packed, raw, sums);
-    return status;
+    work->packed = hierarchy_take(self, &used, piece);
+    work->raw = hierarchy_take(self, &used, owned * n);
+    work->sums = hierarchy_take(self, &used, partials);
+    state->next = NULL;
+    return work->longest ? scatter_pass(state) : TUTTI_OK;
 }

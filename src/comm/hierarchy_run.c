@@ -1,120 +1,137 @@
 /* SPDX-License-Identifier: MIT */
-/* The operations of several hosts: which one a request is, and what they have in common. */
+/* The operations of several hosts: which one a request is, and how the parts follow each other. */
 #include "base/error.h"
 #include "comm/hierarchy.h"
 #include "comm/run.h"
 
 enum { LIST_LEAST = 4 * TUTTI_MAX_RANKS }; /* messages for which each operation has room */
 
-/* A barrier of a subset: the first members of each host meet between two meetings of the node. */
-static enum tutti_status barrier_run(struct hierarchy *self, struct request *request)
+static enum tutti_status (*const first_parts[sizeof coll_rows / sizeof *coll_rows])(
+    struct hierarchy_state *) = {
+    [TUTTI_COLLECTIVE_BARRIER] = hierarchy_barrier,
+    [TUTTI_COLLECTIVE_ALL_REDUCE] = hierarchy_sum,
+    [TUTTI_COLLECTIVE_REDUCE] = hierarchy_sum,
+    [TUTTI_COLLECTIVE_REDUCE_SCATTER] = hierarchy_sum_scatter,
+    [TUTTI_COLLECTIVE_REDUCE_SCATTER_V] = hierarchy_sum_scatter,
+    [TUTTI_COLLECTIVE_BROADCAST] = hierarchy_broadcast,
+    [TUTTI_COLLECTIVE_ALL_GATHER] = hierarchy_all_gather,
+    [TUTTI_COLLECTIVE_ALL_GATHER_V] = hierarchy_all_gather,
+    [TUTTI_COLLECTIVE_ALL_TO_ALL] = hierarchy_all_to_all,
+    [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = hierarchy_all_to_all,
+    [TUTTI_COLLECTIVE_GATHER] = hierarchy_gather,
+    [TUTTI_COLLECTIVE_GATHER_V] = hierarchy_gather,
+    [TUTTI_COLLECTIVE_SCATTER] = hierarchy_scatter,
+    [TUTTI_COLLECTIVE_SCATTER_V] = hierarchy_scatter,
+    [TUTTI_COLLECTIVE_SEND] = hierarchy_message,
+    [TUTTI_COLLECTIVE_RECV] = hierarchy_message,
+};
+
+/* Takes a collective's number. A barrier of a subset has none. */
+static enum tutti_status collective_begin(struct hierarchy_state *state)
 {
-    struct rank_set members = request->subset, here = rank_set_none;
-    int heads[TUTTI_MAX_RANKS];
-    struct fabric_batch *batch;
-    uint8_t empty[2];
-    if (rank_set_empty(members))
-        members = rank_set_all(self->comm->world_size);
-    for (int host = 0; host < self->hosts; host++)
-        heads[host] = -1;
-    for (int r = rank_set_next(members, -1); r >= 0; r = rank_set_next(members, r)) {
-        const int host = self->host_of[r];
-        if (heads[host] < 0 || self->local_of[r] < self->local_of[heads[host]])
-            heads[host] = r;
-        if (host == self->host)
-            rank_set_add(&here, self->local_of[r]);
-    }
-    struct request meeting = *request;
-    meeting.page = NULL;
-    meeting.subset = here;
-    enum tutti_status status = peers_meet(self->comm->peers, &meeting);
-    if (heads[self->host] == self->comm->rank && status == TUTTI_OK) {
-        int other = -1;
-        for (int host = 0; host < self->hosts; host++) {
-            if (host == self->host || heads[host] < 0)
-                continue;
-            other = heads[host];
-            hierarchy_add(self, heads[host], true, &empty[0], 1);
-            hierarchy_add(self, heads[host], false, &empty[1], 1);
-        }
-        empty[0] = 0;
-        status = hierarchy_start(self, &batch);
-        if (status == TUTTI_OK)
-            status = hierarchy_await(self, batch, other);
-    }
-    return status == TUTTI_OK ? peers_meet(self->comm->peers, &meeting) : status;
+    struct hierarchy *self = state->self;
+    struct request *request = state->request;
+    const bool has_subset = !rank_set_empty(request->subset);
+    if (!has_subset)
+        order_store_relaxed_u64(&self->sequence, self->sequence + 1);
+    request_started(request, self->sequence, request_kind(request), RECORD_RUNNING);
+    state->next = first_parts[request->collective];
+    return self->local == 0 && !has_subset ? hierarchy_headers_start(state) : TUTTI_OK;
 }
 
-static enum tutti_status collective_run(struct hierarchy *self, struct request *request)
+/* The headers of the collective before have come, on the first rank of a host that is late. */
+static enum tutti_status headers_come(struct hierarchy_state *state)
 {
-    switch (request->collective) {
-    case TUTTI_COLLECTIVE_BARRIER:
-        return barrier_run(self, request);
-    case TUTTI_COLLECTIVE_ALL_REDUCE:
-    case TUTTI_COLLECTIVE_REDUCE:
-        return hierarchy_sum(self, request);
-    case TUTTI_COLLECTIVE_REDUCE_SCATTER:
-    case TUTTI_COLLECTIVE_REDUCE_SCATTER_V:
-        return hierarchy_sum_scatter(self, request);
-    case TUTTI_COLLECTIVE_BROADCAST:
-        return hierarchy_broadcast(self, request);
-    case TUTTI_COLLECTIVE_ALL_GATHER:
-    case TUTTI_COLLECTIVE_ALL_GATHER_V:
-        return hierarchy_all_gather(self, request);
-    case TUTTI_COLLECTIVE_ALL_TO_ALL:
-    case TUTTI_COLLECTIVE_ALL_TO_ALL_V:
-        return hierarchy_all_to_all(self, request);
-    case TUTTI_COLLECTIVE_GATHER:
-    case TUTTI_COLLECTIVE_GATHER_V:
-        return hierarchy_gather(self, request);
-    case TUTTI_COLLECTIVE_SCATTER:
-    case TUTTI_COLLECTIVE_SCATTER_V:
-        return hierarchy_scatter(self, request);
-    case TUTTI_COLLECTIVE_SEND:
-    case TUTTI_COLLECTIVE_RECV:
-    case TUTTI_COLLECTIVE_SPLIT:
-    case TUTTI_COLLECTIVE_ALL_REDUCE_RMS_NORM:
-        break;
-    }
-    return error_set(TUTTI_ERR_DECLINED, "%s is not there between hosts yet",
-                     coll_rows[request->collective].call);
+    const enum tutti_status status = hierarchy_headers_compare(state->self);
+    return status == TUTTI_OK ? collective_begin(state) : status;
 }
 
-/* Before an operation. The headers of the one before have come by then, unless a host is late. */
-static enum tutti_status begin(struct hierarchy *self)
+static enum tutti_status start(void *opaque, struct request *request, void *memory)
 {
-    if (peers_have_failed(self->comm->peers))
-        return peers_status(self->comm->peers, NULL);
-    const enum tutti_status status = hierarchy_headers_finish(self);
-    return status == TUTTI_OK ? hierarchy_room(self, LIST_LEAST) : status;
+    struct hierarchy *self = opaque;
+    struct hierarchy_state *state = memory;
+    if (!first_parts[request->collective])
+        return error_set(TUTTI_ERR_DECLINED, "%s is not there between hosts yet",
+                         coll_rows[request->collective].call);
+    enum tutti_status status = lane_begin(self->comm->peers, LANE_NONE);
+    if (status == TUTTI_OK)
+        status = hierarchy_room(self, LIST_LEAST);
+    if (status != TUTTI_OK)
+        return status;
+    hierarchy_state_init(self, request, first_parts[request->collective], state);
+    if (coll_rows[request->collective].peer == COLL_PARTNER) {
+        request_started(request, self->sequence, RECORD_SUBSET, RECORD_RUNNING);
+        return TUTTI_OK;
+    }
+    state->next = headers_come;
+    return hierarchy_headers_await(state) ? TUTTI_OK : collective_begin(state);
+}
+
+static enum step_progress step(void *opaque, struct request *request, void *memory)
+{
+    struct hierarchy_state *state = memory;
+    enum tutti_status status;
+    (void)opaque, (void)request;
+    for (;;) {
+        if (hierarchy_waits(state, &status))
+            return STEP_BUSY;
+        if (status == TUTTI_OK && state->next)
+            status = state->next(state);
+        else
+            return step_end(&state->base, status);
+        if (status != TUTTI_OK)
+            return step_end(&state->base, status);
+    }
+}
+
+static void leave_failed(void *opaque, const struct request *request, void *memory)
+{
+    const struct hierarchy *self = opaque;
+    struct hierarchy_state *state = memory;
+    (void)request;
+    if (state->in_node && state->node.choice.run->leave_failed)
+        state->node.choice.run->leave_failed(self->node->group, &state->node, state->node_state);
+}
+
+/* One wait of a call outside of a group of calls. */
+static enum tutti_status await(struct hierarchy_state *state)
+{
+    struct peers *const peers = state->self->comm->peers;
+    const struct cpu_state *wait = &state->base;
+    const struct request *request = state->in_node ? &state->node : state->request;
+    return wait->word ? wait_for(peers, wait->peer, wait->word, wait->value, request)
+                      : wait_by_poll(peers, wait->poll, state, request);
 }
 
 static enum tutti_status run(void *opaque, struct request *request, tutti_stream_t stream)
 {
     struct hierarchy *self = opaque;
-    const bool has_subset = !rank_set_empty(request->subset);
+    struct hierarchy_state *state = self->running;
     (void)stream;
-    enum tutti_status status = begin(self);
+    enum tutti_status status = start(self, request, state);
     if (status != TUTTI_OK)
         return status;
-    if (coll_rows[request->collective].peer == COLL_PARTNER)
-        return hierarchy_messages(self, &request, 1);
-    self->request = request;
-    if (!has_subset)
-        order_store_relaxed_u64(&self->sequence, self->sequence + 1);
-    request_started(request, self->sequence, request_kind(request), RECORD_RUNNING);
-    if (self->local == 0 && !has_subset)
-        status = hierarchy_headers_start(self);
-    return status == TUTTI_OK ? collective_run(self, request) : status;
+    while (status == TUTTI_OK && step(self, request, state) == STEP_BUSY)
+        status = await(state);
+    if (status == TUTTI_OK)
+        status = state->base.status;
+    if (status != TUTTI_OK)
+        leave_failed(self, request, state);
+    return status;
 }
 
-enum tutti_status hierarchy_send_recv(void *opaque, struct request *const *requests, int count,
-                                      tutti_stream_t stream)
+/* Collectives do, in their nodes, and messages in the node. */
+static bool sends(const void *opaque, const struct request *request)
 {
-    struct hierarchy *self = opaque;
-    (void)stream;
-    const enum tutti_status status = begin(self);
-    return status == TUTTI_OK ? hierarchy_messages(self, requests, count) : status;
+    const struct hierarchy *self = opaque;
+    return coll_rows[request->collective].peer != COLL_PARTNER ||
+           (request->collective == TUTTI_COLLECTIVE_SEND &&
+            self->host_of[request->peer] == self->host);
 }
 
-const struct algorithm hierarchy_algorithm = {.run = run};
+const struct algorithm hierarchy_algorithm = {.state_bytes = sizeof(struct hierarchy_state),
+                                              .start = start,
+                                              .step = step,
+                                              .run = run,
+                                              .sends = sends,
+                                              .leave_failed = leave_failed};

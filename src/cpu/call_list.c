@@ -25,14 +25,25 @@ struct call_list {
 
 /* ---- the order of calls ---------------------------------------------------------------------- */
 
+static struct cpu_group *hosts_of(const struct cpu_call *call)
+{
+    return cpu_group_of(call->peers);
+}
+
+static const struct algorithm *algorithm_of(const struct cpu_call *call)
+{
+    return call->request.choice.run;
+}
+
 /* Finds the chain of a call, and whether the call sends messages. A broadcast that a rank refuses
  * to read where it lies uses the queues of sends, too. */
 static void call_classify(struct cpu_call *call)
 {
     const bool receives = call->request.collective == TUTTI_COLLECTIVE_RECV;
-    struct cpu_chains *chains = &call->group->chains;
+    struct cpu_chains *chains = &hosts_of(call)->chains;
     call->is_message = coll_rows[call->request.collective].peer == COLL_PARTNER;
-    call->sends = call->request.choice.run == &cpu_pair && !receives;
+    call->sends =
+        algorithm_of(call)->sends && algorithm_of(call)->sends(call->group, &call->request);
     call->chain = call->is_message
                       ? &(receives ? chains->receives : chains->sends)[call->request.peer]
                       : &chains->collectives;
@@ -53,18 +64,18 @@ static void call_add(struct call_list *list, struct cpu_call *call)
     call->sent_before = 0;
     call->after = NULL;
     if (call->sends) {
-        call->sent_before = call->group->chains.sending[!call->is_message];
-        call->group->chains.sending[call->is_message]++;
+        call->sent_before = hosts_of(call)->chains.sending[!call->is_message];
+        hosts_of(call)->chains.sending[call->is_message]++;
     }
     if (*call->chain)
         (*call->chain)->after = call;
     else
         front_append(list, call);
     *call->chain = call;
-    if (call->request.choice.run->state_bytes > list->state_bytes)
-        list->state_bytes = call->request.choice.run->state_bytes;
+    if (algorithm_of(call)->state_bytes > list->state_bytes)
+        list->state_bytes = algorithm_of(call)->state_bytes;
     list->left++;
-    call->group->counts.calls++;
+    hosts_of(call)->counts.calls++;
 }
 
 /* Whether the first call of a chain still has to wait. Sends that have ended are earlier than any
@@ -72,12 +83,12 @@ static void call_add(struct call_list *list, struct cpu_call *call)
  * the other way round. So their number tells whether all earlier ones have ended. */
 static bool must_wait(const struct cpu_call *call)
 {
-    return call->sent_before && call->group->chains.sent[!call->is_message] < call->sent_before;
+    return call->sent_before && hosts_of(call)->chains.sent[!call->is_message] < call->sent_before;
 }
 
 /* ---- the end of a call ----------------------------------------------------------------------- */
 
-/* The group has no call any more. The next call list expects its chains so. */
+/* The ranks have no call any more. The next call list expects their chains so. */
 static void group_leave(struct cpu_group *group)
 {
     struct cpu_chains *chains = &group->chains;
@@ -94,19 +105,19 @@ static void call_end(struct call_list *list, struct cpu_call *call, enum tutti_s
     call->ended = true;
     list->left--;
     if (call->sends)
-        call->group->chains.sent[call->is_message]++;
-    if (--call->group->counts.calls == 0)
-        group_leave(call->group);
+        hosts_of(call)->chains.sent[call->is_message]++;
+    if (--hosts_of(call)->counts.calls == 0)
+        group_leave(hosts_of(call));
 }
 
-/* The group has failed, and so have its calls. */
-static void group_end(struct call_list *list, struct cpu_group *group, enum tutti_status status)
+/* The communicator of these ranks has failed, and so have its calls. */
+static void group_end(struct call_list *list, const struct peers *peers, enum tutti_status status)
 {
     for (struct cpu_call *call = list->first; call; call = call->next) {
-        if (call->group != group || call->ended)
+        if (call->peers != peers || call->ended)
             continue;
-        if (call->started)
-            direct_leave_failed(group, &call->request);
+        if (call->started && algorithm_of(call)->leave_failed)
+            algorithm_of(call)->leave_failed(call->group, &call->request, call->state);
         call_end(list, call, status);
     }
 }
@@ -145,22 +156,22 @@ static void list_refuse(struct call_list *list)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Sets the group's fields of the running operation to those of this call. */
+/* Sets the peers' fields of the running operation to those of this call. */
 static void call_enter(struct cpu_call *call)
 {
-    call->group->peers.lane = call->lane;
-    call->group->peers.deadline = call->deadline;
+    call->peers->lane = call->lane;
+    call->peers->deadline = call->deadline;
 }
 
 static void call_start(struct call_list *list, struct cpu_call *call)
 {
     const enum tutti_status status =
-        call->request.choice.run->start(call->group, &call->request, call->state);
+        algorithm_of(call)->start(call->group, &call->request, call->state);
     if (status != TUTTI_OK) {
         call_end(list, call, status);
         return;
     }
-    call->lane = call->group->peers.lane;
+    call->lane = call->peers->lane;
     call->deadline = 0;
     call->started = true;
 }
@@ -169,12 +180,14 @@ static void call_start(struct call_list *list, struct cpu_call *call)
 static bool call_step(struct call_list *list, struct cpu_call *call)
 {
     call_enter(call);
-    if (call->request.choice.run->step(call->group, &call->request, call->state) == STEP_BUSY)
+    if (algorithm_of(call)->step(call->group, &call->request, call->state) == STEP_BUSY) {
+        call->lane = call->peers->lane; /* between hosts an operation has several parts */
         return true;
+    }
     if (call->state->status == TUTTI_OK)
         call_end(list, call, TUTTI_OK);
     else
-        group_end(list, call->group, call->state->status);
+        group_end(list, call->peers, call->state->status);
     return false;
 }
 
@@ -220,7 +233,7 @@ static struct cpu_call *first_waiting(const struct call_list *list)
 
 static struct peers_wait wait_of(const struct cpu_call *call)
 {
-    return (struct peers_wait){.peers = &call->group->peers,
+    return (struct peers_wait){.peers = call->peers,
                                .request = &call->request,
                                .peer = call->state->peer,
                                .value = call->state->value,
@@ -229,14 +242,15 @@ static struct peers_wait wait_of(const struct cpu_call *call)
                                .state = call->state};
 }
 
-/* The application's progress function is called once for each group in a look. */
+/* The application's progress function is called once for each communicator in a look. */
 static bool is_cancelled(const struct call_list *list, const struct cpu_call *call)
 {
-    const struct cpu_group *group = call->group;
-    if (!group->peers.progress || call->group->chains.looked == list->looks)
+    const struct peers *peers = call->peers;
+    struct cpu_chains *chains = &hosts_of(call)->chains;
+    if (!peers->progress || chains->looked == list->looks)
         return false;
-    call->group->chains.looked = list->looks;
-    return group->peers.progress(group->peers.progress_context);
+    chains->looked = list->looks;
+    return peers->progress(peers->progress_context);
 }
 
 static void call_look(struct call_list *list, struct cpu_call *call, enum wait_depth depth,
@@ -248,7 +262,7 @@ static void call_look(struct call_list *list, struct cpu_call *call, enum wait_d
     call_enter(call);
     /* An event that has come in the meantime wins. */
     if (wait_look(&wait, depth, now >= call->deadline) && call_step(list, call))
-        group_end(list, call->group, peers_fail(&call->group->peers, &wait.fault));
+        group_end(list, call->peers, peers_fail(call->peers, &wait.fault));
 }
 
 static bool all_look(void *context, enum wait_depth depth)
@@ -260,8 +274,8 @@ static bool all_look(void *context, enum wait_depth depth)
         if (call->ended)
             continue;
         if (is_cancelled(list, call)) {
-            peers_abort(&call->group->peers);
-            group_end(list, call->group, peers_status(&call->group->peers, NULL));
+            peers_abort(call->peers);
+            group_end(list, call->peers, peers_status(call->peers, NULL));
         } else if (call->started) {
             call_look(list, call, depth, now);
         }
@@ -284,9 +298,8 @@ static bool yields_at_once(void *context, int64_t now)
     const struct cpu_call *call = first_waiting(context);
     if (!call || !call->state->word)
         return true;
-    same_core_update(&call->group->peers, now);
-    return same_core_wanted(&call->group->peers, call->state->peer, call->state->word,
-                            call->state->value);
+    same_core_update(call->peers, now);
+    return same_core_wanted(call->peers, call->state->peer, call->state->word, call->state->value);
 }
 
 /* Sleeps on the bell of the first call's peer. Another call's peer does not ring it, and no bell
@@ -298,7 +311,7 @@ static void sleep_on_bell(void *context, int64_t ms)
     if (call && !call->state->word)
         nanosleep(&(struct timespec){.tv_nsec = WAIT_NAP_NS}, NULL);
     else if (call)
-        bell_sleep(&call->group->peers, call->state->peer, call->state->word, call->state->value,
+        bell_sleep(call->peers, call->state->peer, call->state->word, call->state->value,
                    list->fronts->beside && ms > SLICE_MS ? SLICE_MS : ms);
 }
 
@@ -309,7 +322,7 @@ void cpu_call_list_run(struct cpu_call *first, struct cpu_states *states)
         return;
     if (!first->next) { /* as outside of a group of calls */
         first->status =
-            first->request.choice.run->run(first->group, &first->request, TUTTI_STREAM_DEFAULT);
+            algorithm_of(first)->run(first->group, &first->request, TUTTI_STREAM_DEFAULT);
         return;
     }
     for (struct cpu_call *call = first; call; call = call->next)
@@ -321,13 +334,13 @@ void cpu_call_list_run(struct cpu_call *first, struct cpu_states *states)
         .bell = sleep_on_bell,
         .remind = remind,
         .context = &list,
-        .yields = first->group->peers.yields,
+        .yields = first->peers->yields,
     };
     if (!states_set(&list, states))
         list_refuse(&list);
     while (list.left)
-        if (!wait_spin(all_step, &list, 0, first->group->peers.ranks.polls))
+        if (!wait_spin(all_step, &list, 0, first->peers->ranks.polls))
             (void)waiter_run(&waiter); /* has no deadline of its own */
-    while (list.fronts)                /* of a group that has failed */
+    while (list.fronts)                /* of a communicator that has failed */
         (void)all_step(&list);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Several operations of one or several groups. The calling thread steps them in turn, so no
- * operation waits for the end of another one without need.
+ * Several operations of one or several communicators, whose ranks may run on several hosts. The
+ * calling thread steps them in turn, so no operation waits for the end of another one without need.
  *
- * Collectives of one group run one after the other. Messages in one direction with one peer do so,
- * too. A message and a collective run at the same time, unless both send messages of the lane PAIR.
- * Then each rank sends the messages of the earlier call first.
+ * Collectives of one communicator run one after the other. Messages in one direction with one peer
+ * do so, too. A message and a collective run at the same time, unless both send messages of the
+ * lane PAIR. Then each rank sends the messages of the earlier call first.
  *
  * So the calls of a group form chains: its collectives, and the messages in each direction with
  * each peer. Only the first call of a chain that has not ended can run. A poll steps these calls
@@ -17,11 +17,11 @@
 #include "coll/request.h"
 #include "peers/peers_internal.h"
 
-struct cpu_group;
 struct cpu_state;
 
 struct cpu_call {
-    struct cpu_group *group; /* the caller may run operations of this group until the end */
+    void *group; /* of the request's algorithm; the caller may run its operations until the end */
+    struct peers *peers; /* the ranks of this host, with which a struct cpu_group begins */
     struct request request;
     struct cpu_call *next;
     /* After cpu_call_list_run(): how it ended. */
@@ -45,8 +45,8 @@ struct cpu_states {
 };
 
 /* Runs the calls of a list, which may be empty. Returns when all have ended; a failure ends the
- * calls of its group alone. Without memory for the states, sets the thread's last error, and all
- * calls end with NO_MEMORY before the first one starts. */
+ * calls of its communicator alone. Without memory for the states, sets the thread's last error, and
+ * all calls end with NO_MEMORY before the first one starts. */
 void cpu_call_list_run(struct cpu_call *first, struct cpu_states *states);
 
 #endif

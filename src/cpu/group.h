@@ -12,6 +12,9 @@
 
 struct cpu_group;
 
+/* No state of a running operation (struct algorithm) is larger. */
+enum { CPU_STATE_BYTES = 8 * 1024 };
+
 /* Returns empty peers, with room for a group that begins with them; NULL if there is no memory. */
 struct peers *cpu_group_create(void);
 /* Collective. The peers were made by cpu_group_create(), are open, and have arenas of

@@ -3,6 +3,8 @@
  * Communicators of several hosts, by the fabric of the tests.
  * - splits: an all-reduce has the bits of the scalar reference, and so of one host, however the
  *   ranks are spread over two or three hosts.
+ * - groups: the calls of a group go on together, so that a rank may make them one by one in any
+ *   order that the contract leaves free.
  * - faults: what happens to one rank, or between hosts, is a fault on all ranks, which names it.
  * - refusals: what such a communicator does not serve says so, and so do ranks without a fabric.
  *
@@ -124,6 +126,60 @@ static enum tutti_status sum(tutti_comm_t *comm, size_t count, void *memory)
 {
     return tutti_all_reduce(memory, memory, count, TUTTI_FLOAT32, TUTTI_SUM, comm,
                             TUTTI_STREAM_DEFAULT);
+}
+
+/* Rank 0 makes its calls as one group. The others wait for the messages before the collective. */
+static int beside(struct ranks *ranks, int rank, tutti_comm_t *comm, float *memory)
+{
+    int32_t message = rank;
+    if (rank == 0) {
+        RANKS_CHECK(tutti_group_start() == TUTTI_OK);
+        RANKS_CHECK(tutti_send(&message, 1, TUTTI_INT32, 1, comm, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
+        RANKS_CHECK(sum(comm, LONG_COUNT, memory) == TUTTI_OK);
+        RANKS_CHECK(tutti_send(&message, 1, TUTTI_INT32, 2, comm, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
+        RANKS_CHECK(tutti_group_end() == TUTTI_OK);
+        return 0;
+    }
+    if (rank < 3)
+        RANKS_CHECK(tutti_recv(&message, 1, TUTTI_INT32, 0, comm, TUTTI_STREAM_DEFAULT) ==
+                        TUTTI_OK &&
+                    message == 0);
+    RANKS_CHECK(sum(comm, LONG_COUNT, memory) == TUTTI_OK);
+    return 0;
+}
+
+/* Rank 3 makes the calls one by one, the other ranks as one group. */
+static int opposite(struct ranks *ranks, int rank, tutti_comm_t *first, tutti_comm_t *second,
+                    float *memory)
+{
+    RANKS_CHECK(rank == 3 || tutti_group_start() == TUTTI_OK);
+    RANKS_CHECK(sum(first, 100, memory) == TUTTI_OK);
+    RANKS_CHECK(sum(second, 100, memory + 100) == TUTTI_OK);
+    RANKS_CHECK(rank == 3 || tutti_group_end() == TUTTI_OK);
+    return 0;
+}
+
+static int groups(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float *memory = calloc(LONG_COUNT, sizeof *memory);
+    tutti_comm_t *first, *second;
+    int failed = memory ? join(ranks, rank, store, "AABB", &first) : 1;
+    if (!failed)
+        failed = join(ranks, rank, store, "ABBA", &second);
+    for (int i = 0; i < 20 && !failed; i++) {
+        failed = beside(ranks, rank, first, memory);
+        if (!failed)
+            failed = i % 2 && rank == 3 ? opposite(ranks, rank, second, first, memory)
+                                        : opposite(ranks, rank, first, second, memory);
+    }
+    if (failed)
+        return failed;
+    tutti_comm_destroy(first);
+    tutti_comm_destroy(second);
+    free(memory);
+    return 0;
 }
 
 static int fault_is(struct ranks *ranks, int rank, tutti_comm_t *comm, enum tutti_status status,
@@ -292,9 +348,9 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(void)
 {
     static const struct ranks_part parts[] = {
-        {"mismatch", mismatch, {4}}, {"dead", dead, {4}},     {"aborted", aborted, {4}},
-        {"left", left, {4}},         {"silent", silent, {4}}, {"broken", broken, {4}},
-        {"refusals", refusals, {3}},
+        {"groups", groups, {4}},   {"mismatch", mismatch, {4}}, {"dead", dead, {4}},
+        {"aborted", aborted, {4}}, {"left", left, {4}},         {"silent", silent, {4}},
+        {"broken", broken, {4}},   {"refusals", refusals, {3}},
     };
     const int skip = ranks_skip_cuda("fabrics of CPU ranks");
     int failures = 0;

@@ -43,6 +43,7 @@ struct announced_state {
     size_t iteration;
     struct piece in_flight[PIECES_IN_FLIGHT];
 };
+static_assert(sizeof(struct announced_state) <= CPU_STATE_BYTES, "no state is larger");
 
 /* Returns false if it has to wait or has failed. state->base.at is 0 when the pass begins. */
 typedef bool pass_fn(struct cpu_group *group, const struct request *request,
@@ -79,7 +80,7 @@ enum tutti_status pair_more(struct cpu_group *group, struct request *request);
 #define ANNOUNCED_ALGORITHM                                                                        \
     {                                                                                              \
         .state_bytes = sizeof(struct announced_state), .start = announced_start,                   \
-        .step = announced_step, .run = announced_run                                               \
+        .step = announced_step, .run = announced_run, .leave_failed = direct_leave_failed          \
     }
 
 /* A pass: copies the own block, unless the collective reduces. */
@@ -99,9 +100,9 @@ static inline unsigned char *operand_at(void *const *buffers, int rank, uint64_t
     unsigned char *base = buffers ? buffers[rank] : NULL;
     return base ? base + offset : (unsigned char *)(uintptr_t)offset;
 }
-/* Called after a started operation has failed. Returns once no thread of this process uses the
- * operands. A thread that uses them does not wait, so this call ends. */
-void direct_leave_failed(struct cpu_group *group, const struct request *request);
+/* struct algorithm's function. A thread that uses the operands does not wait, so this call ends.
+ * `state` is not used. */
+void direct_leave_failed(void *group, const struct request *request, void *state);
 
 /* Runs a whole operation whose operands the peers may use where they lie. `state`: the whole
  * state begins with it. */
@@ -115,7 +116,7 @@ operation_run(struct cpu_group *group, struct request *request, struct cpu_state
         return status;
     status = cpu_steps_run(group, request, state, step, polls);
     if (status != TUTTI_OK)
-        direct_leave_failed(group, request);
+        direct_leave_failed(group, request, state);
     return status;
 }
 

@@ -149,8 +149,10 @@ enum tutti_status direct_touch_end(struct cpu_group *group, struct rank_set peer
     return status;
 }
 
-void direct_leave_failed(struct cpu_group *group, const struct request *request)
+void direct_leave_failed(void *opaque, const struct request *request, void *state)
 {
+    const struct cpu_group *group = opaque;
+    (void)state;
     order_fence(); /* the fault is visible before the caller writes to its operands again */
     if (!request->choice.zero_copy || request->operands.send_id != LAYOUT_THIS_PROCESS)
         return;

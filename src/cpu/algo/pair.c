@@ -59,6 +59,7 @@ struct pair_state {
     struct pair_block sent[NODE_RANKS]; /* [the own rank]: to all */
     struct pair_block received[NODE_RANKS];
 };
+static_assert(sizeof(struct pair_state) <= CPU_STATE_BYTES, "no state is larger");
 
 /* Sets the ranks to which this rank sends, and those from which it receives. */
 static void ends_find(const struct cpu_group *group, const struct request *request,
@@ -550,7 +551,15 @@ enum tutti_status pair_more(struct cpu_group *group, struct request *request)
     return cpu_steps_run(group, request, &state.base, pair_step, true);
 }
 
+static bool sends(const void *group, const struct request *request)
+{
+    (void)group;
+    return request->collective != TUTTI_COLLECTIVE_RECV;
+}
+
 const struct algorithm cpu_pair = {.state_bytes = sizeof(struct pair_state),
                                    .start = pair_start,
                                    .step = pair_step,
-                                   .run = pair_run};
+                                   .run = pair_run,
+                                   .sends = sends,
+                                   .leave_failed = direct_leave_failed};

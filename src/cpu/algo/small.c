@@ -48,6 +48,7 @@ struct small_state {
     struct reduce_call reduce;
     const void *in[NODE_RANKS];
 };
+static_assert(sizeof(struct small_state) <= CPU_STATE_BYTES, "no state is larger");
 
 static inline void prepare(const struct cpu_group *group, const struct request *request,
                            bool is_inline, struct small_state *state)

@@ -33,8 +33,9 @@ struct cpu_counts {
 
 /* The chains of a call list: call_list.c. All fields are zero outside of cpu_call_list_run(). */
 struct cpu_chains {
-    /* The last call of each chain; NULL: the chain has none. */
-    struct cpu_call *collectives, *sends[NODE_RANKS], *receives[NODE_RANKS];
+    /* The last call of each chain; NULL: the chain has none. [peer]: as the call names it, which
+     * may be a rank of another host. */
+    struct cpu_call *collectives, *sends[TUTTI_MAX_RANKS], *receives[TUTTI_MAX_RANKS];
     /* Calls that send messages of the lane PAIR: [0] collectives, [1] sends. */
     int sending[2], sent[2]; /* in all, and those that have ended */
     uint64_t looked;         /* the last look that has asked the application */

@@ -159,13 +159,16 @@ static enum tutti_status messages_run(struct cuda_proxy *proxy, const struct ope
                                       uint64_t batch)
 {
     struct cpu_call calls[2 * CUDA_RANKS], *first = NULL;
+    const struct cuda_group *group = proxy->group;
     const struct cuda_message_part *end, *part;
     enum tutti_status status = TUTTI_OK;
     int count = 0;
     for (part = cuda_messages_batch(operation->messages, batch, &end); part < end; part++) {
         struct cpu_call *call = &calls[count++];
-        *call = (struct cpu_call){
-            .group = proxy->group->hosts, .request = *part->request, .next = first};
+        *call = (struct cpu_call){.group = group->hosts,
+                                  .peers = group->beside ? group->beside : group->peers,
+                                  .request = *part->request,
+                                  .next = first};
         call->request.send = call->request.recv = cuda_slot(&operation->slots, batch) + part->place;
         call->request.bytes = part->bytes;
         call->request.count = part->bytes / part->request->element_bytes;

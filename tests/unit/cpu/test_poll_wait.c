@@ -78,6 +78,7 @@ static struct cpu_call call_of(struct tutti_comm *comm, const struct algorithm *
 {
     return (struct cpu_call){
         .group = comm->group,
+        .peers = comm->peers,
         .request = {.choice.run = algorithm,
                     .collective = TUTTI_COLLECTIVE_BARRIER,
                     .signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER << SIGNATURE_COLLECTIVE_AT,
