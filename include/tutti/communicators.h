@@ -18,7 +18,8 @@ extern "C" {
  * Splits a communicator: the ranks that pass one color form a communicator, in the order of their
  * keys, and of their ranks in comm where keys are equal. Collective over all ranks of comm, as an
  * operation of it: its time-out holds, and a rank that calls something else gives MISMATCH. The
- * ranks use what joins them already: no store, no socket, no file.
+ * ranks use what joins them already: no store, no socket, no file. Ranks of several hosts meet on
+ * comm's store, which outlives the new communicator, and use comm's fabric.
  *
  * The new communicator does not depend on comm, which may be used, fail or be destroyed. It has its
  * own arenas, faults and operations, counted from 1. tutti_comm_shrink() and process groups work on

@@ -135,8 +135,8 @@ struct backend {
     /* The first makes the device's context current until the second. May be NULL. Returns CUDA. */
     enum tutti_status (*enter)(void *group, bool *pushed);
     void (*leave)(void *group, bool pushed);
-    /* Whether the ranks can exchange values for a split. `name`: the communicator's. Returns
-     * DECLINED. */
+    /* Whether the ranks can exchange values for a split. `name`: the communicator's. NULL: they
+     * can. Returns DECLINED. */
     enum tutti_status (*check_split)(const void *group, const char *name);
 
     /* ---- end ---- */

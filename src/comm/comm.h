@@ -80,11 +80,13 @@ struct tutti_comm {
     tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
     struct tutti_fabric *fabric; /* the option; NULL: the ranks run on one host */
     struct hierarchy *part_of;   /* whose node this is: hierarchy.h; NULL: none */
-    struct work_pool *works;     /* work.c */
-    void *norm_scratch;          /* rms_norm.c; NULL before the first use */
-    struct comm_setup *setup;    /* while it meets, else NULL: comm_setup.c */
-    uint64_t calls;              /* of collectives; written by the holder of `busy` */
-    struct tutti_comm *next;     /* in the process's list, for the count of calls */
+    /* Of a split between hosts, while it meets: its abort ends the meeting. Else NULL. */
+    const struct tutti_comm *split_from;
+    struct work_pool *works;  /* work.c */
+    void *norm_scratch;       /* rms_norm.c; NULL before the first use */
+    struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
+    uint64_t calls;           /* of collectives; written by the holder of `busy` */
+    struct tutti_comm *next;  /* in the process's list, for the count of calls */
     /* A group of calls, api/call_set.c: */
     uint64_t set; /* the address of the set that holds `busy`; 0: none. Other threads may read it */
     struct tutti_comm *beside;        /* the next one that the set holds */

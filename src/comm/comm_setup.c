@@ -25,7 +25,8 @@ enum {
 static enum tutti_status check_abort(void *context)
 {
     const struct comm_setup *self = context;
-    return peers_are_aborted(self->comm->peers)
+    const struct tutti_comm *parent = self->comm->split_from;
+    return peers_are_aborted(self->comm->peers) || (parent && peers_are_aborted(parent->peers))
                ? error_set(TUTTI_ERR_ABORTED, "aborted while the ranks met")
                : TUTTI_OK;
 }

@@ -216,6 +216,16 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
     return TUTTI_OK;
 }
 
+enum tutti_status hierarchy_split_store(const struct tutti_comm *comm, int color,
+                                        struct tutti_store *store)
+{
+    const struct hierarchy *self = comm->group;
+    char prefix[40];
+    snprintf(prefix, sizeof prefix, "split-%u.%d/", comm->splits, color);
+    *store = self->store;
+    return store_prefix_add(store, prefix);
+}
+
 /* Tells ranks of other hosts that this one leaves. The last one deletes what all have written. */
 static void leave(struct hierarchy *self)
 {
@@ -291,16 +301,6 @@ static enum tutti_status status_of(void *opaque, struct tutti_fault *fault)
     return peers_status(self->comm->peers, fault);
 }
 
-static enum tutti_status check_split(const void *opaque, const char *name)
-{
-    const struct hierarchy *self = opaque;
-    return error_set(TUTTI_ERR_DECLINED,
-                     "the ranks of communicator \"%s\" run on %d hosts, and such a communicator is "
-                     "not split: create one for each color by tutti_comm_create(), with the color "
-                     "in its name",
-                     name, self->hosts);
-}
-
 static enum tutti_status finish(void *opaque, int64_t timeout_ms)
 {
     (void)timeout_ms; /* a call returns when its operation has ended */
@@ -335,7 +335,6 @@ const struct backend hierarchy_backend = {
     .send_own = send_own,
     .sequence = sequence_of,
     .status = status_of,
-    .check_split = check_split,
     .finish = finish,
     .describe = describe,
     .close = close_group,

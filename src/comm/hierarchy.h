@@ -116,6 +116,10 @@ extern const struct backend hierarchy_backend;
 
 /* struct comm_assembly's join_hosts(). */
 enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meeting *met);
+/* A view of the store on which the ranks of a communicator of several hosts have met, for those of
+ * this color of its last split. The caller frees its prefix. Returns NO_MEMORY. */
+enum tutti_status hierarchy_split_store(const struct tutti_comm *comm, int color,
+                                        struct tutti_store *store);
 
 /* Makes the node's peers report to the whole. */
 static inline void hierarchy_adapt(struct hierarchy *part_of, struct peers_config *config)

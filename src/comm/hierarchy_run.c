@@ -16,6 +16,7 @@ static enum tutti_status (*const first_parts[sizeof coll_rows / sizeof *coll_row
     [TUTTI_COLLECTIVE_BROADCAST] = hierarchy_broadcast,
     [TUTTI_COLLECTIVE_ALL_GATHER] = hierarchy_all_gather,
     [TUTTI_COLLECTIVE_ALL_GATHER_V] = hierarchy_all_gather,
+    [TUTTI_COLLECTIVE_SPLIT] = hierarchy_all_gather,
     [TUTTI_COLLECTIVE_ALL_TO_ALL] = hierarchy_all_to_all,
     [TUTTI_COLLECTIVE_ALL_TO_ALL_V] = hierarchy_all_to_all,
     [TUTTI_COLLECTIVE_GATHER] = hierarchy_gather,

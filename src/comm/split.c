@@ -10,6 +10,9 @@
  *   4. on CUDA: whether a rank has failed to prepare its device. Before this the new hosts have
  *      exchanged what the devices need, over the new arenas.
  * All ranks of the parent take part in all rounds. After a failure of any rank all ranks stop.
+ *
+ * If the parent's ranks run on several hosts, the members meet on the parent's store behind round
+ * 1, as for a new communicator. Their second round tells whether a rank has failed.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -18,6 +21,7 @@
 #include "bootstrap/host.h"
 #include "bootstrap/meet.h"
 #include "comm/comm.h"
+#include "comm/hierarchy.h"
 #include "comm/options.h"
 #include "ipc/random.h"
 #include "store/status_agree.h"
@@ -131,6 +135,26 @@ static enum tutti_status sub_assemble(struct split *self, const struct tutti_com
     return status == TUTTI_OK ? comm_assemble(*sub, &how) : status;
 }
 
+/* Of a parent on several hosts: the members may run on one or on several. */
+static enum tutti_status sub_meet(struct split *self, const struct tutti_comm_options *options,
+                                  struct tutti_comm **sub)
+{
+    struct tutti_comm *parent = self->parent;
+    struct tutti_store store;
+    enum tutti_status status = sub_make(self, options, sub);
+    if (status == TUTTI_OK)
+        status = hierarchy_split_store(parent, self->color, &store);
+    if (status != TUTTI_OK)
+        return status;
+    (*sub)->fabric = parent->fabric;
+    (*sub)->store = &store;
+    (*sub)->split_from = parent;
+    status = tutti_comm_rendezvous(*sub);
+    (*sub)->split_from = NULL;
+    free(store.prefix);
+    return status;
+}
+
 static enum tutti_status split_run(struct split *self, int key,
                                    const struct tutti_comm_options *options,
                                    struct tutti_comm **sub)
@@ -147,9 +171,10 @@ static enum tutti_status split_run(struct split *self, int key,
     parent->splits++;
     members_find(self);
     self->gather.members = self->ranks;
+    const bool many_hosts = parent->backend->many_hosts;
     if (self->size)
-        status = sub_assemble(self, options, sub);
-    const int rounds = 3 + parent->shared + parent->backend->enqueues;
+        status = (many_hosts ? sub_meet : sub_assemble)(self, options, sub);
+    const int rounds = many_hosts ? 2 : 3 + parent->shared + parent->backend->enqueues;
     while (self->rounds < rounds && !self->gather.failed)
         status = status_agree(&self->gather, status, 0);
     POINT("split.done");
@@ -161,9 +186,11 @@ static enum tutti_status split_run(struct split *self, int key,
 static enum tutti_status options_check_for(const struct tutti_comm *parent,
                                            const struct tutti_comm_options *options)
 {
-    enum tutti_status status = parent->backend->check_split(parent->group, parent->name);
-    if (status != TUTTI_OK)
-        return status;
+    if (parent->backend->check_split) {
+        const enum tutti_status status = parent->backend->check_split(parent->group, parent->name);
+        if (status != TUTTI_OK)
+            return status;
+    }
     if (options->defer || (int32_t)options->device != parent->config.device)
         return error_set(TUTTI_ERR_INVALID,
                          "options->defer is %d, device %d: expected false and %d, the device of "
@@ -172,7 +199,7 @@ static enum tutti_status options_check_for(const struct tutti_comm *parent,
                          parent->name);
     if (options->fabric)
         return error_set(TUTTI_ERR_INVALID,
-                         "options->fabric: a split is of ranks of one host: expected NULL");
+                         "options->fabric: the new communicator has the parent's: expected NULL");
     return comm_arguments_check(0, 1, options);
 }
 

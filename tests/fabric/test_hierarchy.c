@@ -6,6 +6,7 @@
  * - groups: the calls of a group go on together, so that a rank may make them one by one in any
  *   order that the contract leaves free.
  * - faults: what happens to one rank, or between hosts, is a fault on all ranks, which names it.
+ * - parts: what becomes of a split.
  * - refusals: what such a communicator does not serve says so, and so do ranks without a fabric.
  *
  * usage: test_hierarchy
@@ -297,6 +298,37 @@ static int broken(struct ranks *ranks, int rank, tutti_store_t *store)
     return fault_is(ranks, rank, comm, TUTTI_ERR_SYSTEM, -1);
 }
 
+/* ---- splits ---------------------------------------------------------------------------------- */
+
+/* A failure of some ranks is one of all, and the parent goes on. */
+static int split_parts(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_comm_t *comm, *sub;
+    const int failed = begin(ranks, rank, store, &comm, memory);
+    if (failed)
+        return failed;
+    RANKS_CHECK(ranks_meet(ranks, 1));
+    loopback_set(loopback->fail_connect, 1);
+    RANKS_CHECK(tutti_comm_split(comm, rank == 1, 0, NULL, &sub) == TUTTI_ERR_SYSTEM && !sub);
+    RANKS_CHECK(ranks_meet(ranks, 2));
+    loopback_set(loopback->fail_connect, 0);
+    RANKS_CHECK(ranks_meet(ranks, 3));
+    for (int whole = 0; whole < 2; whole++) { /* of each host, then of one rank of each host */
+        const int color = whole ? rank % 2 : rank / 2;
+        RANKS_CHECK(tutti_comm_split(comm, color, -rank, NULL, &sub) == TUTTI_OK);
+        RANKS_CHECK(tutti_comm_world_size(sub) == 2 &&
+                    tutti_comm_rank(sub) == !(whole ? rank / 2 : rank % 2));
+        memory[0] = (float)rank;
+        RANKS_CHECK(sum(sub, 100, memory) == TUTTI_OK);
+        RANKS_CHECK(memory[0] == (float)(whole ? 2 * (rank % 2) + 2 : 4 * (rank / 2) + 1));
+        tutti_comm_destroy(sub);
+    }
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_OK);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static bool says(const char *what)
@@ -333,8 +365,6 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
     struct tutti_unique_id id = {{0}};
     RANKS_CHECK(tutti_comm_create_from_id(&id, rank, 3, &options, &sub) == TUTTI_ERR_INVALID);
     RANKS_CHECK(says("options->fabric"));
-    RANKS_CHECK(tutti_comm_split(comm, 0, 0, NULL, &sub) == TUTTI_ERR_DECLINED);
-    RANKS_CHECK(says("2 hosts"));
     RANKS_CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_ERR_DECLINED && says("several hosts"));
     struct tutti_shrink_result result = {.struct_size = sizeof result};
     RANKS_CHECK(tutti_comm_shrink(comm, store, NULL, &sub, &result) == TUTTI_ERR_DECLINED);
@@ -350,7 +380,7 @@ int main(void)
     static const struct ranks_part parts[] = {
         {"groups", groups, {4}},   {"mismatch", mismatch, {4}}, {"dead", dead, {4}},
         {"aborted", aborted, {4}}, {"left", left, {4}},         {"silent", silent, {4}},
-        {"broken", broken, {4}},   {"refusals", refusals, {3}},
+        {"broken", broken, {4}},   {"parts", split_parts, {4}}, {"refusals", refusals, {3}},
     };
     const int skip = ranks_skip_cuda("fabrics of CPU ranks");
     int failures = 0;
