@@ -240,6 +240,29 @@ static int dead(struct ranks *ranks, int rank, tutti_store_t *store)
     return fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 3);
 }
 
+/* A group of calls ends, too: those that wait for the dead rank, and those that do not. */
+static int dead_in_group(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0}, message = 0;
+    tutti_comm_t *comm;
+    loopback_set(loopback->silent_deaths, 1);
+    const int failed = begin(ranks, rank, store, &comm, memory);
+    if (failed)
+        return failed;
+    ranks->expendable = 1 << 3;
+    if (rank == 3)
+        raise(SIGKILL);
+    RANKS_CHECK(tutti_group_start() == TUTTI_OK);
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_OK);
+    RANKS_CHECK(rank == 0 ||
+                tutti_send(&message, 1, TUTTI_FLOAT32, 0, comm, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    for (int r = 1; r < 4; r++)
+        RANKS_CHECK(rank != 0 || tutti_recv(&message, 1, TUTTI_FLOAT32, r, comm,
+                                            TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    RANKS_CHECK(tutti_group_end() == TUTTI_ERR_PEER_DEAD);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 3);
+}
+
 static int aborted(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     float memory[100] = {0};
@@ -378,9 +401,11 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(void)
 {
     static const struct ranks_part parts[] = {
-        {"groups", groups, {4}},   {"mismatch", mismatch, {4}}, {"dead", dead, {4}},
-        {"aborted", aborted, {4}}, {"left", left, {4}},         {"silent", silent, {4}},
-        {"broken", broken, {4}},   {"parts", split_parts, {4}}, {"refusals", refusals, {3}},
+        {"groups", groups, {4}},     {"mismatch", mismatch, {4}},
+        {"dead", dead, {4}},         {"dead_in_group", dead_in_group, {4}},
+        {"aborted", aborted, {4}},   {"left", left, {4}},
+        {"silent", silent, {4}},     {"broken", broken, {4}},
+        {"parts", split_parts, {4}}, {"refusals", refusals, {3}},
     };
     const int skip = ranks_skip_cuda("fabrics of CPU ranks");
     int failures = 0;
