@@ -16,8 +16,8 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"bench", command_bench}, {"diagnose", command_diagnose}, {"dump", command_dump},
-    {"info", command_info},   {"nccl", command_nccl},         {"run", command_run},
-    {"tune", command_tune},
+    {"info", command_info},   {"mpi", command_mpi},           {"nccl", command_nccl},
+    {"run", command_run},     {"tune", command_tune},
 };
 
 static const char doc[] =
@@ -27,6 +27,7 @@ static const char doc[] =
     "  diagnose  name the rank that made a job fail or hang, from dumps\n"
     "  dump      write what the communicators of a process have done as JSON\n"
     "  info      show the machine, the library's choices and a self-test\n"
+    "  mpi       start a program of MPI whose collectives Tutti serves\n"
     "  nccl      start a program that calls NCCL with Tutti in its place\n"
     "  run       start a program as several ranks\n"
     "  tune      measure kernels on GPUs, and write a tuning file\n\n"

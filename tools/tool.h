@@ -20,6 +20,7 @@ int command_diagnose(int argc, char **argv);
 int command_dump(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_info(int argc, char **argv);
+int command_mpi(int argc, char **argv);
 int command_nccl(int argc, char **argv);
 int command_tune(int argc, char **argv);
 

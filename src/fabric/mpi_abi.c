@@ -9,26 +9,38 @@
 
 static const struct mpi_abi mpich = {
     .name = "MPICH",
+    .kind = MPI_KIND_MPICH,
     .thread_levels = {0, 1, 2, 3},
     .truncate = 14,
-    .world = 0x44000000,
-    .byte = 0x4c00010d,
-    .errors_return = 0x54000001,
+    .other = 15,
+    .any_source = -2,
+    .root = -3,
+    .in_place = (void *)-1,
+    .handle_bits = UINT32_MAX,
 };
 
 static const struct mpi_abi standard = {
     .name = "standard",
+    .kind = MPI_KIND_STANDARD,
     .thread_levels = {0, 1024, 2048, 4096},
     .truncate = 15,
-    .world = 0x101,
-    .byte = 0x247,
-    .errors_return = 0x143,
+    .other = 16,
+    .any_source = -1,
+    .root = -4,
+    .in_place = (void *)1,
+    .handle_bits = UINTPTR_MAX,
 };
 
 static const struct mpi_abi openmpi = {
     .name = "Open MPI", /* its handles are the addresses of variables */
+    .kind = MPI_KIND_OPENMPI,
     .thread_levels = {0, 1, 2, 3},
     .truncate = 15,
+    .other = 16,
+    .any_source = -1,
+    .root = -4,
+    .in_place = (void *)1,
+    .handle_bits = UINTPTR_MAX,
 };
 
 /* The address of one of Open MPI's objects. A program that is linked without -fPIC has a copy of
@@ -37,6 +49,20 @@ static uintptr_t object(void *library, const char *name)
 {
     void *found = dlsym(RTLD_DEFAULT, name);
     return (uintptr_t)(found ? found : dlsym(library, name));
+}
+
+uintptr_t mpi_abi_handle(const struct mpi_abi *abi, void *library, const char *openmpi_name,
+                         uintptr_t mpich_value, uintptr_t standard_value)
+{
+    switch (abi->kind) {
+    case MPI_KIND_MPICH:
+        return mpich_value;
+    case MPI_KIND_STANDARD:
+        return standard_value;
+    case MPI_KIND_OPENMPI:
+        break;
+    }
+    return object(library, openmpi_name);
 }
 
 static enum tutti_status find_functions(void *library, const char *path, struct mpi_abi *abi)
@@ -63,14 +89,13 @@ enum tutti_status mpi_abi_find(void *library, const char *path, struct mpi_abi *
 {
     const char *base = strrchr(path, '/');
     base = base ? base + 1 : path;
-    if (dlsym(library, "ompi_mpi_comm_world")) {
+    if (dlsym(library, "ompi_mpi_comm_world"))
         *abi = openmpi;
-        abi->world = object(library, "ompi_mpi_comm_world");
-        abi->byte = object(library, "ompi_mpi_byte");
-        abi->errors_return = object(library, "ompi_mpi_errors_return");
-    } else {
+    else
         *abi = strncmp(base, "libmpi_abi", 10) == 0 ? standard : mpich;
-    }
+    abi->world = mpi_abi_handle(abi, library, "ompi_mpi_comm_world", 0x44000000, 0x101);
+    abi->byte = mpi_abi_handle(abi, library, "ompi_mpi_byte", 0x4c00010d, 0x247);
+    abi->errors_return = mpi_abi_handle(abi, library, "ompi_mpi_errors_return", 0x54000001, 0x143);
     return find_functions(library, path, abi);
 }
 

@@ -45,10 +45,16 @@ enum { MPI_STATUS_BYTES = 64, MPI_TEXT_BYTES = 8192 }; /* more than any has */
     X(get_count, Get_count, (const void *status, uintptr_t type, int *count))                      \
     X(cancel, Cancel, (void *request))
 
+enum mpi_kind { MPI_KIND_MPICH, MPI_KIND_STANDARD, MPI_KIND_OPENMPI };
+
 struct mpi_abi {
     const char *name;
+    enum mpi_kind kind;
     int thread_levels[4]; /* MPI_THREAD_SINGLE, FUNNELED, SERIALIZED, MULTIPLE */
-    int truncate;         /* MPI_ERR_TRUNCATE, a class of errors */
+    int truncate, other;  /* MPI_ERR_TRUNCATE, MPI_ERR_OTHER: classes of errors */
+    int any_source, root; /* MPI_ANY_SOURCE, MPI_ROOT */
+    void *in_place;
+    uintptr_t handle_bits; /* those of a handle: the others of an argument may be anything */
     uintptr_t world, byte, errors_return;
 #define MPI_MEMBER(member, name, arguments) int(*member) arguments;
     MPI_FUNCTION_MAP(MPI_MEMBER)
@@ -58,6 +64,11 @@ struct mpi_abi {
 /* Fills the table from a library that dlopen() has opened. Returns DECLINED (a function is
  * missing). */
 enum tutti_status mpi_abi_find(void *library, const char *path, struct mpi_abi *abi);
+
+/* A predefined handle, which Open MPI has as an object of this name and the others as a number; 0:
+ * this MPI does not have it. */
+uintptr_t mpi_abi_handle(const struct mpi_abi *abi, void *library, const char *openmpi,
+                         uintptr_t mpich, uintptr_t standard);
 
 /* The level's place in thread_levels, or 0. */
 int mpi_thread_level(const struct mpi_abi *abi, int level);

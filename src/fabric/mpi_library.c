@@ -97,7 +97,7 @@ static bool is_same_file(const char *a, const char *b)
 
 /* Takes the loaded library; of several the first one that is initialised. *path stays "" if there
  * is none. The handle stays open, as MPI does. */
-static enum tutti_status take_loaded(struct mpi_library *library)
+static enum tutti_status take_loaded(struct mpi_library *library, void **taken)
 {
     struct loaded loaded = {0};
     enum tutti_status status = TUTTI_OK;
@@ -110,11 +110,22 @@ static enum tutti_status take_loaded(struct mpi_library *library)
         if (!handle || status != TUTTI_OK || (*library->path && !is_initialised(&abi)))
             continue;
         library->abi = abi;
+        *taken = handle;
         snprintf(library->path, sizeof library->path, "%s", loaded.paths[i]);
         if (is_initialised(&abi))
             break;
     }
     return *library->path ? TUTTI_OK : status;
+}
+
+void *mpi_library_loaded(struct mpi_abi *abi, char *path, size_t size)
+{
+    struct mpi_library library = {.path = ""};
+    void *handle = NULL;
+    (void)take_loaded(&library, &handle);
+    *abi = library.abi;
+    snprintf(path, size, "%s", library.path);
+    return handle;
 }
 
 /* ---- the library of the launcher ------------------------------------------------------------- */
@@ -285,9 +296,9 @@ static enum tutti_status prepare(struct mpi_library *library)
 
 static enum tutti_status open_library(const char *path, struct mpi_library *library)
 {
-    void *handle = NULL;
+    void *handle = NULL, *loaded = NULL;
     memset(library, 0, sizeof *library);
-    enum tutti_status status = take_loaded(library);
+    enum tutti_status status = take_loaded(library, &loaded);
     if (status == TUTTI_OK && *library->path && *path && !is_same_file(path, library->path))
         status = error_set(TUTTI_ERR_DECLINED,
                            "the program has loaded another MPI, %s: a second one beside it would "

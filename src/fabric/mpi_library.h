@@ -37,6 +37,11 @@ void mpi_library_keep(void);
 enum tutti_status mpi_library_parent(const struct mpi_library *library, bool all,
                                      uintptr_t *parent);
 
+/* The library that the program has loaded, whether or not it is initialised: its handle of
+ * dlopen(), path and table. NULL: there is none. For a drop-in, which opens and initialises
+ * nothing. */
+void *mpi_library_loaded(struct mpi_abi *abi, char *path, size_t size);
+
 /* Whether MPI functions may be called: the program may have finalised MPI. */
 bool mpi_library_works(const struct mpi_library *library);
 

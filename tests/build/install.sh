@@ -65,7 +65,7 @@ expect() { # WORDS OFFERED
 
 # The tool, where it was built, finds the library beside it.
 if [[ -x $prefix/bin/tutti ]]; then
-    expect "tutti _" "bench diagnose dump info nccl run tune"
+    expect "tutti _" "bench diagnose dump info mpi nccl run tune"
     expect "tutti d" "diagnose dump"
     expect "tutti --v" "--version"
     expect "tutti run --g" "--grace"
@@ -78,6 +78,8 @@ if [[ -x $prefix/bin/tutti ]]; then
     [[ $found == "$(realpath "$library_dir/libtutti.so")" ]] || { echo "the tool finds $found"; exit 1; }
     found=$("$prefix/bin/tutti" nccl --path)
     [[ $found == "$(realpath "$library_dir")/tutti/libnccl.so.2" ]] || { echo "the tool's libnccl.so.2 is $found"; exit 1; }
+    found=$("$prefix/bin/tutti" mpi --path)
+    [[ $found == "$(realpath "$library_dir")/tutti/libtutti-mpi.so" ]] || { echo "the tool's libtutti-mpi.so is $found"; exit 1; }
     "$prefix/bin/tutti" --version
 fi
 

@@ -74,7 +74,7 @@ if not shown:
     print("--help shows no option")
 PYTHON
 
-for command in bench diagnose dump info nccl run tune; do
+for command in bench diagnose dump info mpi nccl run tune; do
     "$tutti" "$command" --help >"$work/help" 2>&1
     python3 "$work/options.py" "$work/help" "man/tutti-$command.1" >"$work/difference" || complain "$command: options.py"
     [[ ! -s $work/difference ]] || { complain "$command: man page and --help differ"; cat "$work/difference"; }

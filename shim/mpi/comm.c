@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The communicator of Tutti's beside one of MPI's: an attribute of it, which MPI deletes with the
+ * communicator and does not copy to a duplicate. The second call that Tutti can serve makes it, so
+ * that a communicator of one call costs nothing. All ranks count the same calls.
+ */
+#include "shim.h"
+
+#include "base/log.h"
+#include "ipc/process.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CALLS = 2, MEETING_MS = 60000, PROBED_TAG = 32767, PROBED_TAGS = 64 };
+
+/* What a rank tells the others before they meet. */
+struct card {
+    uint64_t host, network;
+    uint32_t version, serves;
+    struct tutti_unique_id id; /* rank 0's */
+};
+
+static int key; /* of the attribute */
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+/* While a rank waits in Tutti, a peer may wait for a message that this rank has begun to send. A
+ * probe that finds a message may make no progress, so it asks for the next tag. */
+static int progress(void *context)
+{
+    const struct comm *comm = context;
+    _Alignas(16) unsigned char status[MPI_STATUS_BYTES];
+    int found = 1;
+    for (int tag = PROBED_TAG; found && tag > PROBED_TAG - PROBED_TAGS; tag--)
+        if (comm->real->Iprobe(comm->real->abi.any_source, tag, comm->handle, &found, status) != 0)
+            break;
+    return 0;
+}
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+static const struct tutti_call_options *options_of_calls;
+
+static void options_read(void)
+{
+    static struct tutti_call_options options = {.struct_size = sizeof options};
+    const char *text = getenv("TUTTI_TIMEOUT_MS");
+    options.timeout_ms = text && *text ? 0 : -1;
+    options_of_calls = &options;
+}
+
+const struct tutti_call_options *comm_options(void)
+{
+    return options_of_calls;
+}
+
+/* Whether this rank could be served, before it knows of the others. */
+static bool serves(const struct comm *comm, struct card *card)
+{
+    char enabled[32];
+    struct process self;
+    process_identify(&self);
+    *card = (struct card){.host = self.host,
+                          .network = process_namespace("net"),
+                          .version = (uint32_t)tutti_version()};
+    if (!self.host || tutti_info("enabled", enabled, sizeof enabled) != TUTTI_OK ||
+        strcmp(enabled, "no") == 0)
+        return false;
+    return comm->rank != 0 || tutti_unique_id_create(&card->id) == TUTTI_OK;
+}
+
+/* True if all ranks say so. */
+static bool agree(const struct comm *comm, bool own)
+{
+    const struct mpi_abi *abi = &comm->real->abi;
+    char mine = (char)own, all[TUTTI_MAX_RANKS];
+    if (comm->real->Allgather(&mine, 1, abi->byte, all, 1, abi->byte, comm->handle) != 0)
+        return false;
+    return !memchr(all, 0, (size_t)comm->size);
+}
+
+/* Collective. MPI serves the communicator for ever if it does not succeed on all ranks. */
+static void meet(struct comm *comm)
+{
+    const struct mpi_abi *abi = &comm->real->abi;
+    const struct tutti_comm_options options = {.struct_size = sizeof options,
+                                               .name = "mpi",
+                                               .timeout_ms = MEETING_MS,
+                                               .progress = progress,
+                                               .progress_context = comm};
+    struct card own, all[TUTTI_MAX_RANKS];
+    own.serves = serves(comm, &own);
+    if (comm->real->Allgather(&own, sizeof own, abi->byte, all, sizeof own, abi->byte,
+                              comm->handle) != 0)
+        return;
+    for (int r = 0; r < comm->size; r++)
+        if (!all[r].serves || all[r].host != own.host || all[r].network != own.network ||
+            all[r].version != own.version)
+            return;
+    const enum tutti_status status =
+        tutti_comm_create_from_id(&all[0].id, comm->rank, comm->size, &options, &comm->tutti);
+    if (status != TUTTI_OK)
+        log_write(TUTTI_LOG_WARN, comm->rank, "MPI: MPI serves a communicator of %d ranks: %s",
+                  comm->size, tutti_last_error());
+    if (!agree(comm, status == TUTTI_OK)) {
+        tutti_comm_destroy(comm->tutti);
+        comm->tutti = NULL;
+    }
+}
+
+/* ---- its life -------------------------------------------------------------------------------- */
+
+static int comm_copy(uintptr_t comm, int own_key, void *extra, void *in, void *out, int *flag)
+{
+    (void)comm, (void)own_key, (void)extra, (void)in, (void)out;
+    *flag = 0;
+    return 0;
+}
+
+static int comm_delete(uintptr_t handle, int own_key, void *value, void *extra)
+{
+    struct comm *comm = value;
+    (void)handle, (void)own_key, (void)extra;
+    tutti_comm_destroy(comm->tutti);
+    free(comm);
+    return 0;
+}
+
+static bool has_key;
+
+static void start(void)
+{
+    options_read();
+    has_key = real_mpi()->Comm_create_keyval(comm_copy, comm_delete, &key, NULL) == 0;
+}
+
+/* NULL: no memory, or MPI refuses the handle. */
+static struct comm *comm_add(const struct real *real, uintptr_t handle)
+{
+    int inter = 0;
+    struct comm *comm = calloc(1, sizeof *comm);
+    if (!comm)
+        return NULL;
+    *comm = (struct comm){.handle = handle & real->abi.handle_bits, .real = real};
+    if (real->abi.comm_size(handle, &comm->size) == 0 &&
+        real->abi.comm_rank(handle, &comm->rank) == 0 &&
+        real->Comm_test_inter(handle, &inter) == 0) {
+        /* No call is the second one then. */
+        if (inter || comm->size < 2 || comm->size > TUTTI_MAX_RANKS)
+            comm->calls = CALLS;
+        if (real->Comm_set_attr(handle, key, comm) == 0)
+            return comm;
+    }
+    free(comm);
+    return NULL;
+}
+
+struct comm *comm_find(const struct real *real, uintptr_t handle)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct comm *comm = NULL;
+    int flag = 0;
+    pthread_once(&once, start);
+    if (!has_key || real->Comm_get_attr(handle, key, &comm, &flag) != 0)
+        return NULL;
+    if (!flag)
+        comm = comm_add(real, handle);
+    if (comm && comm->calls < CALLS && ++comm->calls == CALLS)
+        meet(comm);
+    return comm && comm->tutti ? comm : NULL;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The operands of a call that Tutti serves. What only moves data moves bytes. An operand of a type
+ * that is not plain is packed to bytes, and unpacked from them: the bytes of an element are those
+ * of its data in the order of its type's map, in each MPI, so they are equal for equal signatures.
+ * Each rank chooses that for its own operands.
+ */
+#ifndef SHIM_MPI_OPERAND_H
+#define SHIM_MPI_OPERAND_H
+
+#include "shim.h"
+
+enum { BUFFERS = 4 };
+
+/* A call under way. A function that fails sets the code; those behind it then do nothing. */
+struct serving {
+    const struct real *real;
+    const struct call *call;
+    const struct comm *comm;
+    void *buffers[BUFFERS]; /* freed at the end */
+    int used;
+    struct type type; /* of a reduction */
+    tutti_op_t op;
+    int code; /* MPI's; not 0: the call has failed */
+};
+
+/* A block of bytes for each rank, as Tutti takes them. */
+struct blocks {
+    char *base;
+    size_t counts[TUTTI_MAX_RANKS], displs[TUTTI_MAX_RANKS];
+    size_t end; /* of the last block, from base on */
+};
+
+/* Of an operand that this rank does not have. */
+static const struct type no_type = {.is_plain = true};
+
+/* Says why, and calls the error handler of MPI's communicator. */
+void fail(struct serving *serving, const char *why);
+/* A buffer until the end of the call; NULL after a failure. */
+void *operand_buffer(struct serving *serving, size_t bytes);
+struct type operand_type(struct serving *serving, uintptr_t handle);
+
+static inline bool is_in_place(const struct serving *serving, const struct side *side)
+{
+    return side->buffer == serving->real->abi.in_place;
+}
+
+/* What is read of `count` elements, as bytes of which none lies between those that are `written`:
+ * Tutti wants operands apart. */
+char *operand_input(struct serving *serving, const struct side *side, const struct type *type,
+                    const struct blocks *written);
+/* Where elements are written, as bytes; operand_finish() unpacks them. */
+char *operand_output(struct serving *serving, const struct side *side, const struct type *type);
+void operand_finish(struct serving *serving, const struct side *side, const struct type *type,
+                    char *bytes);
+
+/* The same with a block for each rank. */
+void blocks_input(struct serving *serving, struct blocks *blocks, const struct side *side,
+                  const struct type *type, const struct blocks *written);
+void blocks_output(struct serving *serving, struct blocks *blocks, const struct side *side,
+                   const struct type *type);
+void blocks_finish(struct serving *serving, const struct blocks *blocks, const struct side *side,
+                   const struct type *type);
+/* This rank's own block, which it sends from its place in what it receives. */
+char *blocks_own(struct serving *serving, const struct blocks *blocks, const struct side *side,
+                 const struct type *type);
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/* A call that Tutti serves. */
+#include "operand.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BYTES TUTTI_UINT8
+
+/* Calls Tutti unless the call has failed already. */
+#define RUN(name, ...)                                                                             \
+    check(serving, serving->code == 0 ? tutti_##name##_with(__VA_ARGS__, serving->comm->tutti,     \
+                                                            TUTTI_STREAM_DEFAULT, comm_options())  \
+                                      : TUTTI_OK)
+
+static void check(struct serving *serving, enum tutti_status status)
+{
+    if (__builtin_expect(status != TUTTI_OK, 0))
+        fail(serving, tutti_last_error());
+}
+
+/* ---- reductions ------------------------------------------------------------------------------ */
+
+static bool is_aligned(const void *operand, const struct type *type)
+{
+    return (uintptr_t)operand % (type->bytes < 8 ? type->bytes : 8) == 0;
+}
+
+/* What is reduced, of so many elements; a copy if `copy`, or if the address is not aligned. */
+static const void *reduce_input(struct serving *serving, size_t count, bool copy)
+{
+    const struct call *call = serving->call;
+    const void *operand = is_in_place(serving, &call->send) ? call->recv.buffer : call->send.buffer;
+    const size_t bytes = count * serving->type.bytes;
+    if (!copy && is_aligned(operand, &serving->type))
+        return operand;
+    void *made = operand_buffer(serving, bytes);
+    return made && bytes ? memcpy(made, operand, bytes) : made;
+}
+
+static void *reduce_output(struct serving *serving, size_t count)
+{
+    void *operand = recv_of(serving->call);
+    return is_aligned(operand, &serving->type)
+               ? operand
+               : operand_buffer(serving, count * serving->type.bytes);
+}
+
+static void reduce_finish(struct serving *serving, size_t count, const void *bytes)
+{
+    if (serving->code == 0 && bytes && bytes != serving->call->recv.buffer)
+        memcpy(recv_of(serving->call), bytes, count * serving->type.bytes);
+}
+
+/* Allreduce, Reduce */
+static void serve_reduce(struct serving *serving)
+{
+    const struct call *call = serving->call;
+    const size_t count = (size_t)call->send.count;
+    const enum tutti_dtype dtype = serving->type.dtype;
+    const bool all = call->function == FUNCTION_Allreduce;
+    void *to = all || call->root == serving->comm->rank ? reduce_output(serving, count) : NULL;
+    const void *from = reduce_input(serving, count, false);
+    if (all)
+        RUN(all_reduce, from, to, count, dtype, serving->op);
+    else
+        RUN(reduce, from, to, count, dtype, serving->op, call->root);
+    reduce_finish(serving, count, to);
+}
+
+/* Reduce_scatter, Reduce_scatter_block. In place the result lies where the operand begins, and not
+ * in the own block. */
+static void serve_reduce_scatter(struct serving *serving)
+{
+    const struct call *call = serving->call;
+    const enum tutti_dtype dtype = serving->type.dtype;
+    size_t counts[TUTTI_MAX_RANKS], all = 0;
+    for (int r = 0; r < serving->comm->size; r++)
+        all += counts[r] = (size_t)block_count(call, &call->send, r);
+    const size_t own = counts[serving->comm->rank];
+    void *to = reduce_output(serving, own);
+    const void *from = reduce_input(serving, all, is_in_place(serving, &call->send));
+    if (call->function == FUNCTION_Reduce_scatter)
+        RUN(reduce_scatter_v, from, counts, NULL, to, dtype, serving->op);
+    else
+        RUN(reduce_scatter, from, to, own, dtype, serving->op);
+    reduce_finish(serving, own, to);
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+static void serve_bcast(struct serving *serving)
+{
+    const struct call *call = serving->call;
+    const bool is_root = call->root == serving->comm->rank;
+    const struct type type = operand_type(serving, call->recv.type);
+    char *bytes = is_root ? operand_input(serving, &call->recv, &type, NULL)
+                          : operand_output(serving, &call->recv, &type);
+    RUN(broadcast, bytes, bytes, (size_t)call->recv.count * type.bytes, BYTES, call->root);
+    if (!is_root)
+        operand_finish(serving, &call->recv, &type, bytes);
+}
+
+/* Allgather, Gather, and with blocks of different lengths */
+static void serve_gather(struct serving *serving)
+{
+    const struct call *call = serving->call;
+    const bool all = call->function == FUNCTION_Allgather || call->function == FUNCTION_Allgatherv;
+    const bool writes = all || call->root == serving->comm->rank;
+    const bool in_place = is_in_place(serving, &call->send);
+    const struct type send = in_place ? no_type : operand_type(serving, call->send.type);
+    const struct type recv = writes ? operand_type(serving, call->recv.type) : no_type;
+    struct blocks to = {.end = 0};
+    if (writes)
+        blocks_output(serving, &to, &call->recv, &recv);
+    char *from = in_place ? blocks_own(serving, &to, &call->recv, &recv)
+                          : operand_input(serving, &call->send, &send, &to);
+    const size_t bytes =
+        in_place ? to.counts[serving->comm->rank] : (size_t)call->send.count * send.bytes;
+    if (call->function == FUNCTION_Allgather)
+        RUN(all_gather, from, to.base, bytes, BYTES);
+    else if (all)
+        RUN(all_gather_v, from, bytes, to.base, to.counts, to.displs, BYTES);
+    else if (call->function == FUNCTION_Gather)
+        RUN(gather, from, to.base, bytes, BYTES, call->root);
+    else
+        RUN(gather_v, from, bytes, to.base, to.counts, to.displs, BYTES, call->root);
+    if (writes)
+        blocks_finish(serving, &to, &call->recv, &recv);
+}
+
+/* Scatter, Scatterv */
+static void serve_scatter(struct serving *serving)
+{
+    const struct call *call = serving->call;
+    const bool is_root = call->root == serving->comm->rank;
+    const bool in_place = is_root && is_in_place(serving, &call->recv);
+    const struct type send = is_root ? operand_type(serving, call->send.type) : no_type;
+    const struct type recv = in_place ? no_type : operand_type(serving, call->recv.type);
+    struct blocks from = {.end = 0}, to = {.end = (size_t)call->recv.count * recv.bytes};
+    if (!in_place)
+        to.base = operand_output(serving, &call->recv, &recv);
+    if (is_root)
+        blocks_input(serving, &from, &call->send, &send, &to);
+    if (in_place)
+        to = (struct blocks){.base = from.base + from.displs[call->root],
+                             .end = from.counts[call->root]};
+    if (call->function == FUNCTION_Scatter)
+        RUN(scatter, from.base, to.base, to.end, BYTES, call->root);
+    else
+        RUN(scatter_v, from.base, from.counts, from.displs, to.base, to.end, BYTES, call->root);
+    if (!in_place)
+        operand_finish(serving, &call->recv, &recv, to.base);
+}
+
+/* Alltoall, Alltoallv */
+static void serve_alltoall(struct serving *serving)
+{
+    const struct call *call = serving->call;
+    const struct side *side = is_in_place(serving, &call->send) ? &call->recv : &call->send;
+    const struct type recv = operand_type(serving, call->recv.type);
+    const struct type send = operand_type(serving, side->type);
+    struct blocks from, to;
+    blocks_output(serving, &to, &call->recv, &recv);
+    blocks_input(serving, &from, side, &send, &to);
+    if (call->function == FUNCTION_Alltoall)
+        RUN(all_to_all, from.base, to.base, to.counts[0], BYTES);
+    else
+        RUN(all_to_all_v, from.base, from.counts, from.displs, to.base, to.counts, to.displs,
+            BYTES);
+    blocks_finish(serving, &to, &call->recv, &recv);
+}
+
+static void serve_barrier(struct serving *serving)
+{
+    check(serving,
+          tutti_barrier_with(serving->comm->tutti, NULL, 0, TUTTI_STREAM_DEFAULT, comm_options()));
+}
+
+bool call_serve(const struct real *real, const struct call *call, int *code)
+{
+    static void (*const serve[FUNCTIONS])(struct serving *) = {
+        [FUNCTION_Allreduce] = serve_reduce,
+        [FUNCTION_Reduce] = serve_reduce,
+        [FUNCTION_Reduce_scatter] = serve_reduce_scatter,
+        [FUNCTION_Reduce_scatter_block] = serve_reduce_scatter,
+        [FUNCTION_Bcast] = serve_bcast,
+        [FUNCTION_Allgather] = serve_gather,
+        [FUNCTION_Allgatherv] = serve_gather,
+        [FUNCTION_Alltoall] = serve_alltoall,
+        [FUNCTION_Alltoallv] = serve_alltoall,
+        [FUNCTION_Gather] = serve_gather,
+        [FUNCTION_Gatherv] = serve_gather,
+        [FUNCTION_Scatter] = serve_scatter,
+        [FUNCTION_Scatterv] = serve_scatter,
+        [FUNCTION_Barrier] = serve_barrier,
+    };
+    struct serving serving = {.real = real, .call = call};
+    if (call->op && (!type_plain(real, call->send.type, &serving.type) ||
+                     !(serving.op = op_find(real, call->op, &serving.type))))
+        return false;
+    serving.comm = comm_find(real, call->comm);
+    /* MPI says what is wrong with such a call. Other calls have counts that are not looked at. */
+    if (!serving.comm || call->root < 0 || call->root >= serving.comm->size ||
+        (call->op && call->send.count < 0))
+        return false;
+    serve[call->function](&serving);
+    for (int i = 0; i < serving.used; i++)
+        free(serving.buffers[i]);
+    *code = serving.code;
+    return true;
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * check [hosts]: each collective by its first name, which the preloaded library serves, against the
+ * second one (PMPI_), which is the MPI's own. `hosts`: the ranks are on two hosts, by name.
+ */
+#include <mpi.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Open MPI has no forms with large counts; the library has them with every MPI. */
+#if defined(OPEN_MPI)
+int MPI_Allreduce_c(const void *, void *, MPI_Count, MPI_Datatype, MPI_Op, MPI_Comm);
+int MPI_Reduce_c(const void *, void *, MPI_Count, MPI_Datatype, MPI_Op, int, MPI_Comm);
+int MPI_Bcast_c(void *, MPI_Count, MPI_Datatype, int, MPI_Comm);
+int MPI_Allgather_c(const void *, MPI_Count, MPI_Datatype, void *, MPI_Count, MPI_Datatype,
+                    MPI_Comm);
+int MPI_Allgatherv_c(const void *, MPI_Count, MPI_Datatype, void *, const MPI_Count[],
+                     const MPI_Aint[], MPI_Datatype, MPI_Comm);
+int MPI_Reduce_scatter_c(const void *, void *, const MPI_Count[], MPI_Datatype, MPI_Op, MPI_Comm);
+int MPI_Reduce_scatter_block_c(const void *, void *, MPI_Count, MPI_Datatype, MPI_Op, MPI_Comm);
+int MPI_Alltoall_c(const void *, MPI_Count, MPI_Datatype, void *, MPI_Count, MPI_Datatype,
+                   MPI_Comm);
+int MPI_Alltoallv_c(const void *, const MPI_Count[], const MPI_Aint[], MPI_Datatype, void *,
+                    const MPI_Count[], const MPI_Aint[], MPI_Datatype, MPI_Comm);
+int MPI_Gather_c(const void *, MPI_Count, MPI_Datatype, void *, MPI_Count, MPI_Datatype, int,
+                 MPI_Comm);
+int MPI_Gatherv_c(const void *, MPI_Count, MPI_Datatype, void *, const MPI_Count[],
+                  const MPI_Aint[], MPI_Datatype, int, MPI_Comm);
+int MPI_Scatter_c(const void *, MPI_Count, MPI_Datatype, void *, MPI_Count, MPI_Datatype, int,
+                  MPI_Comm);
+int MPI_Scatterv_c(const void *, const MPI_Count[], const MPI_Aint[], MPI_Datatype, void *,
+                   MPI_Count, MPI_Datatype, int, MPI_Comm);
+#pragma weak MPI_Allreduce_c
+#pragma weak MPI_Reduce_c
+#pragma weak MPI_Bcast_c
+#pragma weak MPI_Allgather_c
+#pragma weak MPI_Allgatherv_c
+#pragma weak MPI_Reduce_scatter_c
+#pragma weak MPI_Reduce_scatter_block_c
+#pragma weak MPI_Alltoall_c
+#pragma weak MPI_Alltoallv_c
+#pragma weak MPI_Gather_c
+#pragma weak MPI_Gatherv_c
+#pragma weak MPI_Scatter_c
+#pragma weak MPI_Scatterv_c
+#endif
+
+enum { RANKS = 8, MOST = 5000, BYTES = 16 * MOST * RANKS };
+
+/* A communicator and one way to call. */
+struct use {
+    MPI_Comm comm;
+    int rank, size, root;
+    int count;           /* of a block's elements */
+    bool wide, in_place; /* the form _c; MPI_IN_PLACE where a rank may pass it */
+    bool derived;        /* rank 1 describes its data by another type */
+};
+
+static unsigned char in[BYTES], got[BYTES], want[BYTES];
+static int failures, world_rank;
+static const char *about = "";
+
+static void fail(const char *what, const struct use *use)
+{
+    if (failures++ < 5)
+        fprintf(stderr,
+                "rank %d: %s%s differs: %d of %d ranks, root %d, count %d, wide %d, in place %d, "
+                "derived %d\n",
+                world_rank, what, about, use->rank, use->size, use->root, use->count, use->wide,
+                use->in_place, use->derived);
+}
+
+static void compare(const char *what, const struct use *use)
+{
+    if (memcmp(got, want, BYTES) != 0)
+        fail(what, use);
+}
+
+/* Numbers of a type of so many bytes: floats whose sums and products are exact, and short integers
+ * whose sums do not overflow, where Open MPI saturates. MPICH 4.0 compares unsigned as int. */
+static void fill(const struct use *use, char kind, size_t bytes)
+{
+    uint32_t state = (uint32_t)(use->rank * 77 + use->count + 1);
+    for (size_t i = 0; i < BYTES / 8; i++) {
+        state = state * 1664525 + 1013904223;
+        const int number = (int)(state >> 20) % 17 + 1;
+        if (kind == 'f' && bytes == 4)
+            ((float *)(void *)in)[2 * i] = ((float *)(void *)in)[2 * i + 1] = (float)number;
+        else if (kind == 'f')
+            ((double *)(void *)in)[i] = number;
+        else
+            ((uint64_t *)(void *)in)[i] =
+                ((uint64_t)state << 32 | state * 2654435761u) & (bytes < 4     ? 0x0303030303030303u
+                                                                 : kind == 'u' ? 0x7fffffff7fffffff
+                                                                               : UINT64_MAX);
+    }
+    memcpy(got, in, BYTES);
+    memcpy(want, in, BYTES);
+}
+
+/* ---- reductions ------------------------------------------------------------------------------ */
+
+struct kind {
+    MPI_Datatype type;
+    char kind; /* f, i, or b: bytes */
+    size_t bytes;
+};
+
+static void reductions_of(const struct use *use, const struct kind *kind, MPI_Op op)
+{
+    int counts[RANKS];
+    MPI_Count large[RANKS];
+    const void *send = use->in_place ? MPI_IN_PLACE : in;
+    const void *root_send = use->in_place && use->rank == use->root ? MPI_IN_PLACE : in;
+    for (int r = 0; r < use->size; r++)
+        large[r] = counts[r] = use->count ? (use->count + 3 * r) % MOST : 0;
+    fill(use, kind->kind, kind->bytes);
+    if (use->wide)
+        MPI_Allreduce_c(send, got, use->count, kind->type, op, use->comm);
+    else
+        MPI_Allreduce(send, got, use->count, kind->type, op, use->comm);
+    PMPI_Allreduce(send, want, use->count, kind->type, op, use->comm);
+    compare("Allreduce", use);
+    fill(use, kind->kind, kind->bytes);
+    if (use->wide)
+        MPI_Reduce_c(root_send, got, use->count, kind->type, op, use->root, use->comm);
+    else
+        MPI_Reduce(root_send, got, use->count, kind->type, op, use->root, use->comm);
+    PMPI_Reduce(root_send, want, use->count, kind->type, op, use->root, use->comm);
+    if (use->rank == use->root)
+        compare("Reduce", use);
+    fill(use, kind->kind, kind->bytes);
+    if (use->wide)
+        MPI_Reduce_scatter_block_c(send, got, use->count, kind->type, op, use->comm);
+    else
+        MPI_Reduce_scatter_block(send, got, use->count, kind->type, op, use->comm);
+    PMPI_Reduce_scatter_block(send, want, use->count, kind->type, op, use->comm);
+    if (memcmp(got, want, (size_t)use->count * kind->bytes) != 0)
+        fail("Reduce_scatter_block", use);
+    fill(use, kind->kind, kind->bytes);
+    if (use->wide)
+        MPI_Reduce_scatter_c(send, got, large, kind->type, op, use->comm);
+    else
+        MPI_Reduce_scatter(send, got, counts, kind->type, op, use->comm);
+    PMPI_Reduce_scatter(send, want, counts, kind->type, op, use->comm);
+    if (memcmp(got, want, (size_t)counts[use->rank] * kind->bytes) != 0)
+        fail("Reduce_scatter", use);
+}
+
+static void product(void *a, void *b, int *count, MPI_Datatype *type)
+{
+    (void)type;
+    for (int i = 0; i < *count; i++)
+        ((int *)b)[i] *= ((int *)a)[i];
+}
+
+static void reductions(const struct use *use)
+{
+    const struct kind kinds[] = {
+        {MPI_INT, 'i', 4},
+        {MPI_FLOAT, 'f', 4},
+        {MPI_DOUBLE, 'f', 8},
+        {MPI_LONG, 'i', 8},
+        {MPI_UNSIGNED_SHORT, 'i', 2},
+        {MPI_SIGNED_CHAR, 'i', 1},
+        {MPI_UINT64_T, 'u', 8},
+        {MPI_C_DOUBLE_COMPLEX, 'f', 16},
+        {MPI_UNSIGNED, 'u', 4},
+        {MPI_BYTE, 'b', 1},
+    };
+    const MPI_Op ops[] = {MPI_SUM,  MPI_MAX, MPI_MIN,  MPI_PROD,
+                          MPI_BAND, MPI_BOR, MPI_BXOR, MPI_LOR};
+    static unsigned turn;
+    MPI_Op own;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (size_t o = 0; o < sizeof ops / sizeof *ops; o++) {
+            const bool bits = ops[o] == MPI_BAND || ops[o] == MPI_BOR || ops[o] == MPI_BXOR;
+            const bool arithmetic = !bits && ops[o] != MPI_LOR;
+            if ((kinds[k].kind == 'f' && (bits || ops[o] == MPI_LOR)) ||
+                (kinds[k].kind == 'b' && !bits) || (kinds[k].bytes == 16 && !(ops[o] == MPI_SUM)) ||
+                (!arithmetic && use->in_place))
+                continue;
+            if (turn++ % 17 != 0 || (ops[o] == MPI_PROD && kinds[k].bytes < 4))
+                continue; /* in all calls of this function each has its turn */
+            char text[40];
+            snprintf(text, sizeof text, " of type %zu, operation %zu,", k, o);
+            about = text;
+            reductions_of(use, &kinds[k], ops[o]);
+            about = "";
+        }
+    const struct kind kind = {MPI_INT, 'i', 4};
+    MPI_Op_create(product, 1, &own);
+    reductions_of(use, &kind, own);
+    MPI_Op_free(&own);
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/* Pairs of ints with a gap of one between pairs, as the other ranks' ints: `count` ints each. */
+static int type_of(const struct use *use, MPI_Datatype *type)
+{
+    *type = MPI_INT;
+    if (!use->derived || use->rank != 1 || use->count % 2)
+        return use->count;
+    MPI_Datatype pair;
+    MPI_Type_contiguous(2, MPI_INT, &pair);
+    MPI_Type_create_resized(pair, 0, 3 * sizeof(int), type);
+    MPI_Type_commit(type);
+    MPI_Type_free(&pair);
+    return use->count / 2;
+}
+
+static void moves(const struct use *use)
+{
+    MPI_Datatype type;
+    const int count = type_of(use, &type);
+    const bool is_root = use->rank == use->root;
+    const void *send = use->in_place ? MPI_IN_PLACE : in;
+    const void *root_send = use->in_place && is_root ? MPI_IN_PLACE : in;
+    MPI_Comm comm = use->comm;
+    fill(use, 'i', 4);
+    if (use->wide)
+        MPI_Bcast_c(got, count, type, use->root, comm);
+    else
+        MPI_Bcast(got, count, type, use->root, comm);
+    PMPI_Bcast(want, count, type, use->root, comm);
+    compare("Bcast", use);
+    if (use->wide)
+        MPI_Allgather_c(send, count, type, got, count, type, comm);
+    else
+        MPI_Allgather(send, count, type, got, count, type, comm);
+    PMPI_Allgather(send, count, type, want, count, type, comm);
+    compare("Allgather", use);
+    if (use->wide)
+        MPI_Alltoall_c(send, count, type, got, count, type, comm);
+    else
+        MPI_Alltoall(send, count, type, got, count, type, comm);
+    PMPI_Alltoall(send, count, type, want, count, type, comm);
+    compare("Alltoall", use);
+    fill(use, 'i', 4);
+    if (use->wide)
+        MPI_Gather_c(root_send, count, type, got, count, type, use->root, comm);
+    else
+        MPI_Gather(root_send, count, type, got, count, type, use->root, comm);
+    PMPI_Gather(root_send, count, type, want, count, type, use->root, comm);
+    compare("Gather", use);
+    fill(use, 'i', 4);
+    void *to = use->in_place && is_root ? MPI_IN_PLACE : got;
+    if (use->wide)
+        MPI_Scatter_c(in, count, type, to, count, type, use->root, comm);
+    else
+        MPI_Scatter(in, count, type, to, count, type, use->root, comm);
+    PMPI_Scatter(in, count, type, to == got ? want : to, count, type, use->root, comm);
+    compare("Scatter", use);
+    if (type != MPI_INT)
+        MPI_Type_free(&type);
+}
+
+/* Rank r has some elements; the blocks lie in falling order, with gaps. */
+static void moves_v(const struct use *use)
+{
+    int counts[RANKS], displs[RANKS], pair_counts[RANKS], pair_displs[RANKS];
+    MPI_Count large[RANKS], pair_large[RANKS];
+    MPI_Aint far[RANKS], pair_far[RANKS];
+    const bool is_root = use->rank == use->root;
+    const void *send = use->in_place ? MPI_IN_PLACE : in;
+    const void *root_send = use->in_place && is_root ? MPI_IN_PLACE : in;
+    MPI_Datatype type;
+    MPI_Comm comm = use->comm;
+    const int unit = type_of(use, &type) * 2 == use->count && use->count ? 2 : 1;
+    for (int r = 0, at = 0; r < use->size; r++) {
+        large[r] = counts[r] =
+            (use->count / 4 * ((r + 1) % 3) + (use->count ? 2 * r : 0)) / unit / 2 * 2;
+        if (unit == 1)
+            large[r] = counts[r] = counts[r] / 4 * 4;
+        else
+            large[r] = counts[r] = counts[r] * unit / 4 * 4 / unit;
+        at -= counts[r] + 1;
+        far[r] = displs[r] = at + use->size * (use->count + 2 * RANKS);
+        pair_large[r] = pair_counts[r] = (use->rank + r) % 3 * use->count / 8 * 4 / unit;
+        pair_far[r] = pair_displs[r] = r * (use->count + 4);
+    }
+    fill(use, 'i', 4);
+    const int own = counts[use->rank];
+    if (use->wide)
+        MPI_Allgatherv_c(send, own, type, got, large, far, type, comm);
+    else
+        MPI_Allgatherv(send, own, type, got, counts, displs, type, comm);
+    PMPI_Allgatherv(send, own, type, want, counts, displs, type, comm);
+    compare("Allgatherv", use);
+    fill(use, 'i', 4);
+    if (use->wide)
+        MPI_Gatherv_c(root_send, own, type, got, is_root ? large : NULL, is_root ? far : NULL, type,
+                      use->root, comm);
+    else
+        MPI_Gatherv(root_send, own, type, got, is_root ? counts : NULL, is_root ? displs : NULL,
+                    type, use->root, comm);
+    PMPI_Gatherv(root_send, own, type, want, counts, displs, type, use->root, comm);
+    compare("Gatherv", use);
+    fill(use, 'i', 4);
+    void *to = use->in_place && is_root ? MPI_IN_PLACE : got;
+    if (use->wide)
+        MPI_Scatterv_c(in, is_root ? large : NULL, is_root ? far : NULL, type, to, own, type,
+                       use->root, comm);
+    else
+        MPI_Scatterv(in, is_root ? counts : NULL, is_root ? displs : NULL, type, to, own, type,
+                     use->root, comm);
+    PMPI_Scatterv(in, counts, displs, type, to == got ? want : to, own, type, use->root, comm);
+    compare("Scatterv", use);
+    fill(use, 'i', 4);
+    if (use->wide)
+        MPI_Alltoallv_c(send, pair_large, pair_far, type, got, pair_large, pair_far, type, comm);
+    else
+        MPI_Alltoallv(send, pair_counts, pair_displs, type, got, pair_counts, pair_displs, type,
+                      comm);
+    PMPI_Alltoallv(send, pair_counts, pair_displs, type, want, pair_counts, pair_displs, type,
+                   comm);
+    compare("Alltoallv", use);
+    if (type != MPI_INT)
+        MPI_Type_free(&type);
+}
+
+/* ---- communicators --------------------------------------------------------------------------- */
+
+static void all(MPI_Comm comm, int rounds)
+{
+    static const int counts[] = {0, 60, 1, 2400};
+    struct use use = {.comm = comm};
+    MPI_Comm_rank(comm, &use.rank);
+    MPI_Comm_size(comm, &use.size);
+    for (int round = 0; round < rounds; round++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            use.count = counts[c];
+            /* MPICH 4.0 ends in a long MPI_Reduce() in place whose root is not rank 0. */
+            use.root = round / 2 && use.count > 1000 ? 0 : (round + (int)c) % use.size;
+            use.wide = round % 2;
+            use.in_place = round / 2;
+            use.derived = false;
+            reductions(&use);
+            for (int derived = 0; derived < 2; derived++) {
+                use.derived = derived;
+                moves(&use);
+                moves_v(&use);
+            }
+            MPI_Barrier(comm);
+        }
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
+}
+
+/* A message that is begun before a collective and received behind it, where the receiver comes
+ * late. Writes the longest time from the receive on. */
+static void progress(MPI_Comm comm)
+{
+    double longest = 0;
+    int rank, size;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    for (int bytes = 4096; bytes <= 1 << 20; bytes *= 4)
+        for (int late = 0; late < 2; late++) {
+            char *message = malloc((size_t)bytes);
+            MPI_Request request;
+            int one = 1, sum = 0;
+            memset(message, rank, (size_t)bytes);
+            if (rank == 0)
+                MPI_Isend(message, bytes, MPI_BYTE, 1, 5, comm, &request);
+            if (rank == 1) {
+                nanosleep(&(struct timespec){.tv_nsec = late ? 30000000 : 100000}, NULL);
+                const double begin = now();
+                MPI_Recv(message, bytes, MPI_BYTE, 0, 5, comm, MPI_STATUS_IGNORE);
+                longest = now() - begin > longest ? now() - begin : longest;
+                failures += message[bytes - 1] != 0;
+            }
+            MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, comm);
+            failures += sum != size;
+            if (rank == 0)
+                MPI_Wait(&request, MPI_STATUS_IGNORE);
+            free(message);
+        }
+    if (rank == 1)
+        fprintf(stderr, "messages behind a collective took at most %.1f ms\n", longest);
+}
+
+int main(int argc, char **argv)
+{
+    const bool hosts = argc > 1 && strcmp(argv[1], "hosts") == 0;
+    const char *number = getenv("PMI_RANK") ? getenv("PMI_RANK") : getenv("OMPI_COMM_WORLD_RANK");
+    MPI_Comm duplicate, part, alone;
+    if (hosts)
+        setenv("TUTTI_HOST_ID", number && atoi(number) < 2 ? "a" : "b", 1);
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    if (hosts) {
+        MPI_Comm_split(MPI_COMM_WORLD, world_rank < 2, 0, &part);
+        all(MPI_COMM_WORLD, 2);
+        all(part, 2);
+        MPI_Comm_free(&part);
+        MPI_Finalize();
+        return failures != 0;
+    }
+    all(MPI_COMM_WORLD, 4);
+    progress(MPI_COMM_WORLD);
+    MPI_Comm_dup(MPI_COMM_WORLD, &duplicate);
+    MPI_Comm_split(duplicate, world_rank != 2, -world_rank, &part);
+    MPI_Comm_dup(MPI_COMM_SELF, &alone);
+    all(duplicate, 1);
+    all(part, 1);
+    all(alone, 1);
+    MPI_Comm_free(&duplicate);
+    all(part, 1);
+    MPI_Comm_free(&part);
+    MPI_Comm_free(&alone);
+    for (int i = 0; i < 20; i++) {
+        int one = 1, sum = 0, size;
+        MPI_Comm_dup(MPI_COMM_WORLD, &duplicate);
+        MPI_Comm_size(duplicate, &size);
+        for (int call = 0; call < i % 4; call++) {
+            MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, duplicate);
+            failures += sum != size;
+        }
+        MPI_Comm_free(&duplicate);
+    }
+    MPI_Finalize();
+    return failures != 0;
+}
