@@ -40,7 +40,7 @@ static enum tutti_status collective_begin(struct hierarchy_state *state)
     return self->local == 0 && !has_subset ? hierarchy_headers_start(state) : TUTTI_OK;
 }
 
-/* The headers of the collective before have come, on the first rank of a host that is late. */
+/* The headers of the collective before, for which this rank had to wait, have come. */
 static enum tutti_status headers_come(struct hierarchy_state *state)
 {
     const enum tutti_status status = hierarchy_headers_compare(state->self);
@@ -71,18 +71,17 @@ static enum tutti_status start(void *opaque, struct request *request, void *memo
 static enum step_progress step(void *opaque, struct request *request, void *memory)
 {
     struct hierarchy_state *state = memory;
-    enum tutti_status status;
+    enum tutti_status status = TUTTI_OK;
     (void)opaque, (void)request;
-    for (;;) {
+    while (status == TUTTI_OK) {
         if (hierarchy_waits(state, &status))
             return STEP_BUSY;
-        if (status == TUTTI_OK && state->next)
+        if (status == TUTTI_OK && !state->next)
+            break;
+        if (status == TUTTI_OK)
             status = state->next(state);
-        else
-            return step_end(&state->base, status);
-        if (status != TUTTI_OK)
-            return step_end(&state->base, status);
     }
+    return step_end(&state->base, status);
 }
 
 static void leave_failed(void *opaque, const struct request *request, void *memory)
