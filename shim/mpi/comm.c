@@ -6,14 +6,24 @@
  */
 #include "shim.h"
 
+#include "base/deadline.h"
 #include "base/log.h"
+#include "comm/comm.h"
 #include "ipc/process.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALLS = 2, MEETING_MS = 60000, PROBED_TAG = 32767, PROBED_TAGS = 64 };
+enum {
+    CALLS = 2,
+    MEETING_MS = 60000,
+    PROBED_TAG = 32767,
+    PROBED_TAGS = 64,
+    SLEPT_NS = 500000,
+    BURST_NS = 100000,
+};
 
 /* What a rank tells the others before they meet. */
 struct card {
@@ -26,16 +36,30 @@ static int key; /* of the attribute */
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* While a rank waits in Tutti, a peer may wait for a message that this rank has begun to send. A
- * probe that finds a message may make no progress, so it asks for the next tag. */
-static int progress(void *context)
+/* Asks for messages that the program does not send: that lets MPI make progress. A probe that finds
+ * one may make none, so it goes on with the next tag. */
+static void probe(const struct comm *comm)
 {
-    const struct comm *comm = context;
     _Alignas(16) unsigned char status[MPI_STATUS_BYTES];
     int found = 1;
     for (int tag = PROBED_TAG; found && tag > PROBED_TAG - PROBED_TAGS; tag--)
         if (comm->real->Iprobe(comm->real->abi.any_source, tag, comm->handle, &found, status) != 0)
-            break;
+            return;
+}
+
+/* While a rank waits in Tutti, a peer may wait for a message that this rank has begun to send. A
+ * rank that has slept since the last time goes on for a while: such a message needs several steps.
+ */
+static int progress(void *context)
+{
+    struct comm *comm = context;
+    const int64_t begin = deadline_now();
+    probe(comm);
+    while (begin - comm->probed > SLEPT_NS && deadline_now() - begin < BURST_NS) {
+        sched_yield();
+        probe(comm);
+    }
+    comm->probed = deadline_now();
     return 0;
 }
 
@@ -107,7 +131,9 @@ static void meet(struct comm *comm)
     if (!agree(comm, status == TUTTI_OK)) {
         tutti_comm_destroy(comm->tutti);
         comm->tutti = NULL;
+        return;
     }
+    peers_progress_often(comm->tutti->peers);
 }
 
 /* ---- its life -------------------------------------------------------------------------------- */

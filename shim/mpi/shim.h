@@ -70,7 +70,8 @@ struct comm {
     uintptr_t handle; /* MPI's */
     const struct real *real;
     int rank, size;
-    int calls; /* so far, until there are 2 */
+    int calls;      /* so far, until there are 2 */
+    int64_t probed; /* when MPI last made progress in a wait */
 };
 
 /* The communicator that serves a call; NULL if MPI does. Collective: the second call makes it. */

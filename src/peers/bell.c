@@ -39,7 +39,7 @@ void bell_sleep(struct peers *peers, int peer, const uint32_t *word, uint32_t va
                 int64_t left_ms)
 {
     struct layout_arena *arena = peers->arenas[peer];
-    int64_t slice = peers->membarrier ? SLICE_MS : SHORT_SLICE_MS;
+    int64_t slice = peers->membarrier && !peers->progress_often ? SLICE_MS : SHORT_SLICE_MS;
     if (left_ms >= 0 && left_ms < slice)
         slice = left_ms;
 

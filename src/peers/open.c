@@ -218,6 +218,11 @@ void peers_set_progress(struct peers *peers, int (*progress)(void *context), voi
     peers->progress_context = context;
 }
 
+void peers_progress_often(struct peers *peers)
+{
+    peers->progress_often = true;
+}
+
 void peers_close(struct peers *peers)
 {
     if (!peers)

@@ -69,6 +69,7 @@ struct peers {
     int yields;                     /* until a waiter sleeps */
     int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
     void *progress_context;
+    bool progress_often; /* every millisecond, also while the rank sleeps */
     bool oversubscribed;
     bool membarrier; /* see bell.c */
     bool borrowed;   /* the channel is other peers' */

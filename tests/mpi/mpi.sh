@@ -1,7 +1,7 @@
 #!/bin/bash
 # mpi.sh MPI CC LIBRARY
-# check.c with one MPI, its collectives served by the preloaded LIBRARY: three ranks, then four on two "hosts". By its
-# report the library has served each function.
+# check.c with one MPI, its collectives served by the preloaded LIBRARY: two or three ranks, then four on two "hosts".
+# By its report the library has served each function.
 set -euo pipefail
 arguments=("$@")
 mpi=$1 cc=$2 preload=$(realpath "$3")
@@ -10,8 +10,9 @@ mpi=$1 cc=$2 preload=$(realpath "$3")
 # All ends with this script, and files that an MPI leaves in /dev/shm go.
 user=()
 [[ $(id -u) == 0 ]] || user=(--user --map-root-user)
-if [[ -z ${MPI_INSIDE:-} ]] && unshare "${user[@]}" --mount --pid --fork --kill-child --mount-proc true 2>/dev/null; then
-    MPI_INSIDE=1 exec unshare "${user[@]}" --mount --pid --fork --kill-child --mount-proc "$0" "${arguments[@]}"
+unshare=(unshare "${user[@]}" --mount --pid --fork --kill-child --mount-proc)
+if [[ -z ${MPI_INSIDE:-} ]] && "${unshare[@]}" true 2>/dev/null; then
+    MPI_INSIDE=1 exec "${unshare[@]}" "$0" "${arguments[@]}"
 fi
 [[ -z ${MPI_INSIDE:-} ]] || mount -t tmpfs shm /dev/shm
 tmp=$(mktemp -d)
@@ -19,6 +20,9 @@ trap 'rm -rf "$tmp"' EXIT
 export TMPDIR=$tmp OMPI_MCA_mpi_yield_when_idle=1
 unset ${!TUTTI_@} RANK WORLD_SIZE
 
+# Without a copy by the kernel a message needs the progress of its sender.
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_smsc=^cma,xpmem,knem UCX_TLS=self,posix,sysv \
+    UCX_POSIX_USE_PROC_LINK=n MPIR_CVAR_CH4_CMA_ENABLE=0
 case $mpi in
 openmpi | openmpi5) options=(--allow-run-as-root --oversubscribe --bind-to none) ;;
 mpich | mpich5) options=(-launcher fork) ;;
@@ -43,5 +47,7 @@ runs() {
             { cat "$tmp/out"; echo "failed: $server has not served each function: $ranks ranks $*"; exit 1; }
     done
 }
-runs 3 "tutti mpi"
+ranks=3
+[[ $mpi != mpich ]] || ranks=2 # its ranks never give their core away
+runs "$ranks" "tutti mpi"
 runs 4 "tutti mpi" hosts
