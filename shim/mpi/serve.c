@@ -196,13 +196,15 @@ bool call_serve(const struct real *real, const struct call *call, int *code)
         [FUNCTION_Barrier] = serve_barrier,
     };
     struct serving serving = {.real = real, .call = call};
-    if (call->op && (!type_plain(real, call->send.type, &serving.type) ||
-                     !(serving.op = op_find(real, call->op, &serving.type))))
+    const bool reduces =
+        serve[call->function] == serve_reduce || serve[call->function] == serve_reduce_scatter;
+    if (reduces && (!type_plain(real, call->send.type, &serving.type) ||
+                    !(serving.op = op_find(real, call->op, &serving.type))))
         return false;
     serving.comm = comm_find(real, call->comm);
     /* MPI says what is wrong with such a call. Other calls have counts that are not looked at. */
     if (!serving.comm || call->root < 0 || call->root >= serving.comm->size ||
-        (call->op && call->send.count < 0))
+        (reduces && call->send.count < 0))
         return false;
     serve[call->function](&serving);
     for (int i = 0; i < serving.used; i++)
