@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`python -m tutti` is the program tutti: run, bench, info, nccl, dump, diagnose."""
+"""`python -m tutti` is the program tutti: run, bench, info, mpi, nccl, dump, diagnose."""
 
 import os
 import sys
