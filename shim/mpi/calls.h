@@ -8,6 +8,8 @@
 
 #include "fabric/mpi_abi.h"
 
+#include <stdbool.h>
+
 /*
  * The parts of a collective's arguments. P: the parameters, with counts N and displacements D,
  * which are int, or 64 bits in the form whose name ends with _c. F: a struct call of them. A: the
@@ -45,7 +47,7 @@
 #define F_COMM .comm = comm
 #define A_COMM call->comm
 
-/* X(name, parts): the collectives that have both forms. */
+/* X(name, parts): the collectives that have both forms; the reductions first. */
 #define COLLECTIVE_MAP(X)                                                                          \
     X(Allreduce, BUFFERS, COUNT, COMM)                                                             \
     X(Reduce, BUFFERS, COUNT, ROOT)                                                                \
@@ -110,6 +112,11 @@ struct call {
     uintptr_t op, comm;
     int root;
 };
+
+static inline bool call_reduces(const struct call *call)
+{
+    return call->function <= FUNCTION_Reduce_scatter_block;
+}
 
 static inline void *recv_of(const struct call *call)
 {

@@ -65,19 +65,17 @@ static int progress(void *context)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static const struct tutti_call_options *options_of_calls;
+static struct tutti_call_options call_options = {.struct_size = sizeof call_options};
 
 static void options_read(void)
 {
-    static struct tutti_call_options options = {.struct_size = sizeof options};
     const char *text = getenv("TUTTI_TIMEOUT_MS");
-    options.timeout_ms = text && *text ? 0 : -1;
-    options_of_calls = &options;
+    call_options.timeout_ms = text && *text ? 0 : -1;
 }
 
 const struct tutti_call_options *comm_options(void)
 {
-    return options_of_calls;
+    return &call_options;
 }
 
 /* Whether this rank could be served, before it knows of the others. */

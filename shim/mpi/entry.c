@@ -74,7 +74,7 @@ static int pass_narrow(const struct real *real, const struct call *call)
     if (code != 0)
         return code;
     int *copy = malloc(((size_t)entries * ARRAYS + 1) * sizeof *copy);
-    if (c.send.buffer == real->abi.in_place && !c.op)
+    if (c.send.buffer == real->abi.in_place && !call_reduces(&c))
         c.send.counts = c.send.displs = NULL; /* they may be anything */
     for (int i = 0; i < ARRAYS && ok && copy; i++)
         ok = narrow(arrays[i], entries, copy + (ptrdiff_t)i * entries);

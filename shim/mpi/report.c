@@ -63,7 +63,8 @@ static int64_t bytes_of(const struct real *real, const struct call *call)
     int64_t count = 0;
     int size = 1, inter = 0;
     if (f == FUNCTION_Barrier || real->Comm_test_inter(call->comm, &inter) != 0 || inter ||
-        (side->buffer == real->abi.in_place && !call->op) || !type_find(real, side->type, &type))
+        (side->buffer == real->abi.in_place && !call_reduces(call)) ||
+        !type_find(real, side->type, &type))
         return 0;
     if (has_blocks)
         (void)real->abi.comm_size(call->comm, &size);

@@ -196,8 +196,7 @@ bool call_serve(const struct real *real, const struct call *call, int *code)
         [FUNCTION_Barrier] = serve_barrier,
     };
     struct serving serving = {.real = real, .call = call};
-    const bool reduces =
-        serve[call->function] == serve_reduce || serve[call->function] == serve_reduce_scatter;
+    const bool reduces = call_reduces(call);
     if (reduces && (!type_plain(real, call->send.type, &serving.type) ||
                     !(serving.op = op_find(real, call->op, &serving.type))))
         return false;

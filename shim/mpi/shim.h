@@ -20,8 +20,6 @@
 
 #include "calls.h"
 
-#include <stdbool.h>
-
 #define EXPORT __attribute__((visibility("default")))
 
 /* ---- real.c ---------------------------------------------------------------------------------- */
