@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: MIT
 """Times steps of training by the backend tutti of torch.distributed and by NCCL's (on CPU Gloo's) in turns, one process a GPU.
 
-ddp: DistributedDataParallel of a transformer; fsdp: FSDP2 of the same; tp: DTensor, column- and row-wise linear layers. A step is
-forward, backward and optimizer; the slowest rank's time counts, and the median of the rounds is reported, in milliseconds.
+ddp: DistributedDataParallel of a transformer; fsdp: FSDP2 of the same; fsdp_symmetric: also with tutti.torch.AllGather; tp: DTensor,
+column- and row-wise linear layers. A step is forward, backward and optimizer; the slowest rank's time counts, and the median of the
+rounds is reported, in milliseconds.
 sync, async: microseconds of the host for an all-reduce of 4 bytes; async with its wait.
 
 Both backends train equal models. Their losses after the last step must agree within 2 %.
 
-usage: torch_train.py [--ranks N] [--device cuda|cpu] [--rounds N] [--steps N] [--json FILE] [--what ddp|fsdp|tp|call]...
+usage: torch_train.py [--ranks N] [--device cuda|cpu] [--rounds N] [--steps N] [--json FILE] [--what ddp|fsdp|fsdp_symmetric|tp|call]...
 """
 import argparse
 import os
@@ -25,9 +26,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+import tutti.torch
 from rows import write
 
-KINDS = "ddp", "fsdp", "tp", "call"
+KINDS = "ddp", "fsdp", "fsdp_symmetric", "tp", "call"
 CALLS = 200
 
 
@@ -64,12 +66,16 @@ def trainer(kind, given, device, group, rank):
     else:
         mesh = DeviceMesh.from_group(group, given.device)
         for layer in model:
-            if kind == "fsdp":
+            if kind != "tp":
                 fully_shard(layer, mesh=mesh)
             else:
                 parallelize_module(layer, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-        if kind == "fsdp":
+        if kind != "tp":
             fully_shard(model, mesh=mesh)
+        if kind == "fsdp_symmetric" and dist.get_backend(group) == "tutti":
+            gather = tutti.torch.AllGather(group)
+            for module in model, *model:
+                module.set_custom_all_gather(gather)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     numbers = torch.Generator().manual_seed(0 if kind == "tp" else rank)
     batch = torch.randn(shape, generator=numbers).to(device, torch.bfloat16)

@@ -85,7 +85,7 @@ struct tutti_rms_norm {
  * The squares are added in a fixed order. A unit is 8 consecutive elements. Unit u belongs to lane
  * u mod 512, which has 8 accumulators, one for each place in a unit; a lane adds its units in
  * ascending order. Then the accumulators of a lane are added: those 4 places apart, then 2, then 1.
- * Then the lanes: those 256 apart, then 16, 8, 4, 2, 1 apart, then 128, 64 and 32 apart. A lane
+ * Then the lanes: those 16 apart, then 8, 4, 2, 1 apart, then 256, 128, 64 and 32 apart. A lane
  * without units is 0. So the bits of a row depend on the ranks' rows alone, not on the number of
  * tokens, the grid or the device: CPU and CUDA give the same bits.
  *

@@ -17,12 +17,11 @@ enum {
     RMS_UNIT = 8,
     RMS_LANES = 512,
     RMS_WARP = 32, /* lanes whose sums are added before those of other lanes */
-    RMS_WARPS = RMS_LANES / 2 / RMS_WARP, /* ... together with the lanes 256 apart from them */
-    RMS_SHORT_ROW = 4096,                 /* rows up to these have kernels of their own */
+    RMS_WARPS = RMS_LANES / RMS_WARP,
+    RMS_SHORT_ROW = 4096, /* rows up to these have kernels of their own */
     RMS_MIDDLE_ROW = 8192,
     RMS_GROUPS_OF_WORD = 4, /* exponents in a word of scales */
 };
-static_assert(RMS_WARPS == RMS_UNIT, "both are added by rms_add_eight()");
 
 NUMERIC_FN float rms_square_add(float sum, float x)
 {
@@ -33,6 +32,16 @@ NUMERIC_FN float rms_square_add(float sum, float x)
 NUMERIC_FN float rms_add_eight(const float *x)
 {
     return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+}
+
+/* Adds the warps' sums: those 8 apart, then 4, 2 and 1. */
+NUMERIC_FN float rms_add_warps(const float *warps)
+{
+    float sums[RMS_UNIT];
+    static_assert(RMS_WARPS == 2 * RMS_UNIT, "the rest is added by rms_add_eight()");
+    for (int w = 0; w < RMS_UNIT; w++)
+        sums[w] = warps[w] + warps[w + RMS_UNIT];
+    return rms_add_eight(sums);
 }
 
 /* The factor of a row. */

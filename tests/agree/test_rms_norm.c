@@ -119,7 +119,7 @@ static float add_apart(float *x, int count, const int *aparts)
 
 static float squares_sum(const float *x, size_t hidden)
 {
-    static const int in_lane[] = {4, 2, 1, 0}, lanes[] = {256, 16, 8, 4, 2, 1, 128, 64, 32, 0};
+    static const int in_lane[] = {4, 2, 1, 0}, lanes[] = {16, 8, 4, 2, 1, 256, 128, 64, 32, 0};
     static _Thread_local float sums[LANES][UNIT], lane[LANES];
     memset(sums, 0, sizeof sums);
     for (size_t i = 0; i < hidden; i++) {

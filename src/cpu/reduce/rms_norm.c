@@ -79,13 +79,9 @@ static void residual_add(const struct row *row, size_t first, float *x, size_t c
 /* The sum of the squares, in the order of fused.h. */
 static float squares_sum(const float *sums, size_t used)
 {
-    float lanes[RMS_LANES / 2], warps[RMS_WARPS];
-    for (size_t l = 0; l < RMS_LANES / 2; l++) {
-        const size_t other = l + RMS_LANES / 2;
-        const float low = l * RMS_UNIT < used ? rms_add_eight(sums + l * RMS_UNIT) : 0;
-        const float high = other * RMS_UNIT < used ? rms_add_eight(sums + other * RMS_UNIT) : 0;
-        lanes[l] = low + high;
-    }
+    float lanes[RMS_LANES], warps[RMS_WARPS];
+    for (size_t l = 0; l < RMS_LANES; l++)
+        lanes[l] = l * RMS_UNIT < used ? rms_add_eight(sums + l * RMS_UNIT) : 0;
     for (int w = 0; w < RMS_WARPS; w++) {
         float *lane = lanes + (ptrdiff_t)w * RMS_WARP;
         for (int apart = RMS_WARP / 2; apart; apart /= 2)
@@ -93,7 +89,7 @@ static float squares_sum(const float *sums, size_t used)
                 lane[l] += lane[l + apart];
         warps[w] = lane[0];
     }
-    return rms_add_eight(warps);
+    return rms_add_warps(warps);
 }
 
 static float row_factor(const struct row *row)

@@ -131,13 +131,12 @@ static enum tutti_status fused(struct cuda_group *group, struct request *request
         request->choice.algo == TUTTI_ALGO_ONE_SHOT &&
         norm->tokens <= capacity(group, CUDA_RMS_NORM_LINES, norm->hidden * request->element_bytes);
     const enum cuda_kernel kernel = one_shot ? CUDA_RMS_NORM_LINES : CUDA_RMS_NORM_TWO_SHOT;
-    const size_t parts = cuda_kernel_parts(&cuda_kernel_rows[kernel], group->launch.size);
     const unsigned blocks = group->plan.choices[CUDA_PLAN_ROWS + kernel].blocks;
     const struct cuda_launch launch =
         cuda_launch_make(group, request, one_shot ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT);
     struct cuda_rms_norm args = args_make(&launch, norm);
     request->signature = launch.signature;
-    return kernel_enqueue(group, kernel, request, &args, (norm->tokens + parts - 1) / parts,
+    return kernel_enqueue(group, kernel, request, &args, norm->tokens,
                           max_blocks ? least(blocks, max_blocks) : blocks, stream);
 }
 

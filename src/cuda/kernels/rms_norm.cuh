@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What follows the sum in an all-reduce with RMSNorm (tutti/fused.h): residual, norm, quantisation.
- * A block serves whole rows, one after the other, with RMS_WORKERS workers. Worker w has units w, w
- * + RMS_WORKERS, ... of a row, so the lanes of fused.h are those of the workers: worker w has lanes
- * w and w + RMS_WORKERS. A worker keeps its units of the row in registers from the sum to the end.
- * It writes what it alone has read, so outputs may be inputs.
+ * A block serves whole rows, one after the other, with a worker for each lane of fused.h: worker w
+ * has units w, w + RMS_WORKERS, ... of a row. It keeps them in registers from the sum to the end,
+ * and writes what it alone has read, so outputs may be inputs. Each unit takes 300 instructions,
+ * which a launch reads for the first time: many workers with few units take less time than few
+ * with many.
  *
  * The workers of a block meet once a row, or twice if a scale of the row is written. A worker that
  * gives up a wait goes on to the meeting, with any values, and there all leave.
@@ -17,10 +18,10 @@
 
 /* Units of a worker: three forms of each kernel. */
 enum : unsigned {
-    RMS_WORKERS = RMS_LANES / 2,
-    RMS_FEW_UNITS = 2,
-    RMS_SOME_UNITS = 4,
-    RMS_MANY_UNITS = 8
+    RMS_WORKERS = RMS_LANES,
+    RMS_FEW_UNITS = 1,
+    RMS_SOME_UNITS = 2,
+    RMS_MANY_UNITS = 4
 };
 static_assert(RMS_MANY_UNITS * RMS_WORKERS * RMS_UNIT == TUTTI_NORM_HIDDEN_MAX, "the longest row");
 
@@ -74,11 +75,12 @@ static __device__ __forceinline__ void rms_narrow(const float (&x)[RMS_UNIT], un
 template <typename D, int UNITS, bool KEEPS> struct rms_row {
     static constexpr int LINES = RMS_UNIT * sizeof(typename D::element) / CUDA_LINE, /* of a unit */
         ALL = UNITS * LINES;
-    /* Of few lines the input and the residual are kept from before the wait on. Of very few so are
-     * weights of 16 bits; else these are loaded before the meeting of the workers. Others are
-     * loaded where they are used. */
-    static constexpr bool FEW = KEEPS && LINES == 1, VERY_FEW = FEW && UNITS <= RMS_FEW_UNITS;
-    static constexpr int AT_ONCE = ALL < 4 ? ALL : 4; /* lines that are loaded before one is used */
+    /* The input, the residual and weights of 16 bits are kept from before the wait on. Else they
+     * are loaded where they are used. */
+    static constexpr bool FEW = KEEPS && LINES == 1;
+    static constexpr int AT_ONCE = ALL < 4     ? ALL
+                                   : LINES > 1 ? 1
+                                               : 4; /* lines that are loaded before one is used */
 
     const cuda_rms_norm &norm;
     const unsigned worker, units;
@@ -142,6 +144,7 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
                              (at * (has_wide_weights() ? 2 : 1) + line) * CUDA_LINE);
     }
 
+    /* Loads the weights that are kept, before the first row. */
     __device__ __forceinline__ void load_weights(void)
     {
 #pragma unroll
@@ -150,7 +153,7 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
                 load_weight(i, 0, weight[FEW ? i : 0]);
     }
 
-    /* Loads what is kept for a row, and, before the first row, the weights. */
+    /* Loads what is kept for a row. */
     __device__ __forceinline__ void load_input(unsigned row)
     {
         if (FEW)
@@ -208,11 +211,11 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
             y[e] = rms_value(y[e], factor, w[e], norm.weight_bias);
     }
 
-    /* x: the sums. Adds the residual, and writes the result. Returns the sum of the lanes' squares.
+    /* x: the sums. Adds the residual, and writes the result. Returns the sum of the lane's squares.
      */
     __device__ __forceinline__ float residual_add(unsigned row)
     {
-        float lanes[2][RMS_UNIT] = {};
+        float sums[RMS_UNIT] = {};
 #pragma unroll
         for (int i = 0; i < UNITS; i++) {
             float value[RMS_UNIT], other[RMS_UNIT];
@@ -236,9 +239,9 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
             store(norm.residual_out, row, i, x + i * LINES);
 #pragma unroll
             for (int e = 0; e < RMS_UNIT; e++)
-                lanes[i % 2][e] = rms_square_add(lanes[i % 2][e], value[e]);
+                sums[e] = rms_square_add(sums[e], value[e]);
         }
-        return rms_add_eight(lanes[0]) + rms_add_eight(lanes[1]);
+        return rms_add_eight(sums);
     }
 
     /* Unit i. tensor: may be NULL. */
@@ -349,8 +352,6 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
     {
         rms_block &block = order_block_shared<rms_block>();
         float sum = residual_add(row);
-        if (!VERY_FEW)
-            load_weights();
         sum = rms_warp_sum(sum);
         if (worker % RMS_WARP == 0)
             block.sums[turn][worker / RMS_WARP] = sum;
@@ -360,7 +361,7 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
 #pragma unroll
         for (int w = 0; w < RMS_WARPS; w++)
             warps[w] = block.sums[turn][w];
-        const float factor = rms_factor(rms_add_eight(warps), (int)norm.hidden, norm.epsilon);
+        const float factor = rms_factor(rms_add_warps(warps), (int)norm.hidden, norm.epsilon);
         const tutti_quant quant = (tutti_quant)norm.quant;
         if (rms_is_by_token(quant) && !row_scale(row, factor, scale))
             return false;

@@ -5,7 +5,7 @@
 
 #include "cuda/kernels/rms_norm.cuh"
 
-/* Few threads, so each may have many registers: one block fits on a multiprocessor in any case. */
+/* One block fits on a multiprocessor. */
 #define RMS_BOUNDS __launch_bounds__(RMS_WORKERS + CUDA_CONTROL_THREADS, 1)
 
 /* The kernels of a function template that exist: RMS_FUNCTION is its name, and the beginning of
@@ -37,12 +37,12 @@
     RMS_SUMS(RMS_KERNEL_ONCE)
 
 /* Waits for the lines `first` to first + N - 1 of a row, as far as there are such lines, from each
- * of the sources. slot(p) is the first line of this worker from the p-th source, which is rank
- * launch.ranks[p + skipped]. All lines are loaded before one is looked at: else each would take the
- * latency of memory. */
-template <int N, int SOURCES, typename SLOT, typename ROW>
+ * of the sources. slot(p) is the first line of this worker from the p-th source, which is
+ * rank_of(p). All lines are loaded before one is looked at: else each would take the latency of
+ * memory. */
+template <int N, int SOURCES, typename SLOT, typename RANK, typename ROW>
 static __device__ __forceinline__ bool
-rms_await(const cuda_launch &launch, const operation &op, int sources, SLOT slot, int skipped,
+rms_await(const cuda_launch &launch, const operation &op, int sources, SLOT slot, RANK rank_of,
           const ROW &row, int first, order_line (&line)[N][SOURCES])
 {
     uint64_t start_ns = 0;
@@ -62,14 +62,14 @@ rms_await(const cuda_launch &launch, const operation &op, int sources, SLOT slot
         if (all)
             return true;
         if (polls % ORDER_POLLS == 0) {
-            int missing = skipped;
+            int missing = 0;
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
                 for (int p = 0; p < SOURCES; p++)
                     if (line_is_empty(line[n][p]))
-                        missing = p + skipped;
-            start_ns = operation_keep_waiting(launch, op.sequence, launch.ranks[missing], start_ns);
+                        missing = p;
+            start_ns = operation_keep_waiting(launch, op.sequence, rank_of(missing), start_ns);
             if (start_ns == 0)
                 return false;
         }
@@ -84,9 +84,9 @@ rms_await_sums(const cuda_launch &launch, const operation &op, int size, const u
                unsigned stride, unsigned r, ROW &row)
 {
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS, SOURCES = LEAVES - 1,
-                  N = SOURCES * ROW::LINES > 4 ? 1
-                      : SOURCES > 1            ? 2
-                                               : ROW::AT_ONCE;
+                  N = ROW::ALL == 1 || SOURCES * ROW::LINES > 4 ? 1
+                      : SOURCES > 1                             ? 2
+                                                                : ROW::AT_ONCE;
     const auto slot_of = [&](int p) {
         return slots + place_of<true>(launch.ranks[p + 1 < size ? p + 1 : 0], launch.rank) * stride;
     };
@@ -96,6 +96,7 @@ rms_await_sums(const cuda_launch &launch, const operation &op, int size, const u
     for (int p = 0; p < SOURCES && SOURCES <= 2; p++)
         few[SOURCES > 2 ? 0 : p] = slot_of(p);
     const auto slot = [&](int p) { return SOURCES > 2 ? slot_of(p) : few[SOURCES > 2 ? 0 : p]; };
+    const auto rank_of = [&](int p) { return launch.ranks[p + 1]; };
 #pragma unroll
     for (int l = 0; l < ROW::ALL; l += N) {
         order_line line[N][SOURCES];
@@ -104,7 +105,7 @@ rms_await_sums(const cuda_launch &launch, const operation &op, int size, const u
             break;
         if (!ROW::FEW)
             row.template load<N>(launch.send, r, l, mine);
-        row.ok = rms_await<N>(launch, op, size - 1, slot, 1, row, l, line);
+        row.ok = rms_await<N>(launch, op, size - 1, slot, rank_of, row, l, line);
 #pragma unroll
         for (int n = 0; n < N; n++) {
             unit<2> in[LEAVES];
@@ -120,11 +121,12 @@ rms_await_sums(const cuda_launch &launch, const operation &op, int size, const u
     }
 }
 
-/* Sets row.x to the sums that one peer, rank launch.ranks[p], has pushed. `slot`: this worker's
- * first line of the row. */
+/* Sets row.x to the sums that rank `owner` has pushed. `slot`: this worker's first line of the row.
+ */
 template <typename D, typename ROW>
 static __device__ __forceinline__ void rms_await_row(const cuda_launch &launch, const operation &op,
-                                                     int p, const unsigned char *slot, ROW &row)
+                                                     unsigned owner, const unsigned char *slot,
+                                                     ROW &row)
 {
     constexpr int N = ROW::AT_ONCE;
     const auto one = [&](int) { return slot; };
@@ -133,7 +135,8 @@ static __device__ __forceinline__ void rms_await_row(const cuda_launch &launch, 
         order_line line[N][1];
         if (!row.ok || !row.has(l))
             break;
-        row.ok = rms_await<N>(launch, op, 1, one, p, row, l, line);
+        row.ok = rms_await<N>(
+            launch, op, 1, one, [&](int) { return owner; }, row, l, line);
 #pragma unroll
         for (int n = 0; n < N; n++)
             row.x[l + n] = {line[n][0].low, line[n][0].high};

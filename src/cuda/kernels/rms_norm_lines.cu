@@ -16,10 +16,8 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const cuda_launch &launch = norm.launch;
     const int size = SUM_OF ? SUM_OF : launch.size;
-    /* Longer rows of more ranks leave no registers. */
-    constexpr bool KEEPS =
-        SUM_OF && (UNITS <= RMS_FEW_UNITS || (UNITS <= RMS_SOME_UNITS && SUM_OF <= 2));
-    rms_row<D, UNITS, KEEPS> row(norm);
+    /* Longer rows of 8 ranks leave no registers. */
+    rms_row<D, UNITS, SUM_OF && (UNITS <= RMS_FEW_UNITS || SUM_OF <= 4)> row(norm);
     const unsigned row_bytes = row.row_bytes(), stride = norm.tokens * row_bytes,
                    lines = stride / CUDA_LINE * (size - 1);
 
@@ -39,8 +37,7 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
     operation_begin(launch, op, ready);
     row.load_input(blockIdx.x);
     row.load_residual(blockIdx.x);
-    if (row.VERY_FEW)
-        row.load_weights();
+    row.load_weights();
     row.ok = operation_take(launch, op);
     const full_region region(op, lines);
 

@@ -35,7 +35,7 @@ __device__ __forceinline__ void rms_norm_rows(const cuda_rms_norm &norm)
 } // namespace
 
 #define KERNEL(name, T)                                                                            \
-    extern "C" __global__ void BOUNDS rms_norm_rows_##name(                                        \
+    extern "C" __global__ void RMS_BOUNDS rms_norm_rows_##name(                                    \
         const __grid_constant__ cuda_rms_norm norm)                                                \
     {                                                                                              \
         rms_norm_rows<dtype_##T, RMS_MANY_UNITS>(norm);                                            \

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * All-reduce with RMSNorm, in two hops of full lines, as two_shot_lines.cu. The rows are cut into
- * one chunk for each rank. Row i of chunk r goes to rank r, its owner. A block of the owner
- * reduces it and pushes the sums to all. Each rank adds its own residual to all rows and norms
- * them. A block serves row i of every chunk.
+ * one chunk for each rank, its owner. A row goes to its owner, a block of which reduces it and
+ * pushes the sums to all. Each rank adds its own residual to all rows and norms them. The block
+ * that serves a row need not be the same on all ranks. It serves the rows that its rank owns first,
+ * since the others wait for those.
  *
  * A buffer holds [hop][source][row of a chunk], packed. A phase is pushed whole before a thread
  * waits.
@@ -13,20 +14,14 @@
 namespace
 {
 
-/* Row i of the p-th peer's chunk; not below tokens: there is none. */
-__device__ __forceinline__ unsigned row_of(const cuda_launch &launch, int p, unsigned chunk,
-                                           unsigned i)
-{
-    return launch.ranks[p] * chunk + i;
-}
-
 template <typename D, int SUM_OF, int UNITS>
 __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
 {
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const cuda_launch &launch = norm.launch;
     const int size = SUM_OF ? SUM_OF : launch.size;
-    rms_row<D, UNITS, SUM_OF && UNITS <= RMS_FEW_UNITS> row(norm);
+    /* Longer rows of more ranks leave no registers. */
+    rms_row<D, UNITS, SUM_OF && (UNITS <= RMS_FEW_UNITS || SUM_OF <= 3)> row(norm);
     const unsigned chunk = (norm.tokens + size - 1) / size, row_bytes = row.row_bytes(),
                    stride = chunk * row_bytes, hop = (size - 1) * stride,
                    lines = 2 * hop / CUDA_LINE;
@@ -45,53 +40,50 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
     operation_targets<true>(launch, size, offsetof(cuda_arena, two_shot), stride,
                             row.worker * CUDA_LINE, targets, ready);
     operation_begin(launch, op, ready);
-    if (row.VERY_FEW)
-        row.load_weights();
+    row.load_weights();
     row.ok = operation_take(launch, op);
     const lines_use use = lines_take(&op.buffers.high, lines);
     const unsigned buffer = use.buffer * CUDA_TWO_SHOT_BYTES;
     const unsigned char *const slots = launch.own->two_shot[use.buffer] + row.worker * CUDA_LINE;
 
-    /* 1. Push every chunk to its owner. */
-    for (unsigned i = blockIdx.x; i < chunk && row.ok; i += gridDim.x)
+    /* 1. Push every row to its owner. */
 #pragma unroll 1
-        for (int p = 1; p < size; p++) {
-            const unsigned r = row_of(launch, p, chunk, i);
-            if (r >= norm.tokens)
-                continue;
-            unsigned char *const to = launch.peers[p]->two_shot[use.buffer] +
-                                      place_of<true>(launch.rank, launch.ranks[p]) * stride +
-                                      i * row_bytes + row.worker * CUDA_LINE;
-            row.push(
-                [&](int l, const unit<2> &u) { order_store_line(to + row.offset(l), line_of(u)); },
-                r, false);
-        }
+    for (unsigned r = blockIdx.x; r < norm.tokens && row.ok; r += gridDim.x) {
+        const unsigned owner = r / chunk;
+        if (owner == launch.rank)
+            continue;
+        unsigned char *const to = launch.arenas[owner]->two_shot[use.buffer] +
+                                  place_of<true>(launch.rank, owner) * stride +
+                                  r % chunk * row_bytes + row.worker * CUDA_LINE;
+        row.push([&](int l, const unit<2> &u) { order_store_line(to + row.offset(l), line_of(u)); },
+                 r, false);
+    }
     if (row.ok) {
         order_block_arrive(ORDER_ROW);
         lines_empty(launch.own->two_shot[use.last], use.dirty);
     }
 
-    /* 2. Reduce the own chunk and push it to all. 3. Collect the others' sums. */
+    /* 2. Reduce the own rows and push them to all. 3. Collect the others' sums. */
 #pragma unroll 1
-    for (int p = 0; p < size; p++)
+    for (int others = 0; others < 2; others++)
 #pragma unroll 1
-        for (unsigned i = blockIdx.x; i < chunk; i += gridDim.x) {
-            const unsigned r = row_of(launch, p, chunk, i);
-            const unsigned char *const slot = slots + i * row_bytes;
-            if (r >= norm.tokens)
-                break;
+        for (unsigned r = blockIdx.x; r < norm.tokens; r += gridDim.x) {
+            const unsigned owner = r / chunk, at = r % chunk * row_bytes;
+            const unsigned char *const slot = slots + at;
+            if ((owner != launch.rank) != others)
+                continue;
             row.load_residual(r);
-            if (p == 0) {
+            if (!others) {
                 row.load_input(r);
                 rms_await_sums<D, SUM_OF>(launch, op, size, slot, stride, r, row);
 #pragma unroll
                 for (int l = 0; l < row.ALL; l++)
                     if (row.ok && row.has(l))
-                        operation_push(targets, size, buffer + hop + i * row_bytes + row.offset(l),
+                        operation_push(targets, size, buffer + hop + at + row.offset(l),
                                        line_of(row.x[l]));
             } else {
-                const unsigned place = place_of<true>(launch.ranks[p], launch.rank);
-                rms_await_row<D>(launch, op, p, slot + hop + place * stride, row);
+                const unsigned place = place_of<true>(owner, launch.rank);
+                rms_await_row<D>(launch, op, owner, slot + hop + place * stride, row);
             }
             if (!row.finish(r))
                 return;

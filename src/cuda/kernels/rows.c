@@ -32,7 +32,7 @@ enum {
     HALF = CUDA_LINE / 2,
     LINE = CUDA_LINE,
     RMS_NORM = 1 << TUTTI_COLLECTIVE_ALL_REDUCE_RMS_NORM,
-    ROW_WORKERS = 256,  /* two lanes each: rms_norm.cuh */
+    ROW_WORKERS = 512,  /* a lane each: rms_norm.cuh */
     MESH_WORKERS = 192, /* a tile has a unit for each, and no more */
 };
 

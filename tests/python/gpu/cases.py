@@ -3,8 +3,9 @@
 
 from case import CASES
 
-import collectives  # adds its cases
+import clients  # adds its cases
+import collectives
 import engines
 import programs
 
-__all__ = ["CASES", "collectives", "engines", "programs"]
+__all__ = ["CASES", "clients", "collectives", "engines", "programs"]

@@ -74,16 +74,19 @@ def fully_sharded(r):
     from torch.distributed.fsdp import fully_shard
 
     r.start()
-    whole, model = _model(r), _model(r)
-    fully_shard(model[2])
-    fully_shard(model)
-    for step in range(3):
-        model.zero_grad()
-        model(_batch(r, step, r.rank)).square().mean().backward()
-        of_ranks = [_gradients(whole, _batch(r, step, rank)) for rank in range(2)]
-        for mine, first, second in zip(model.parameters(), *of_ranks):
-            found = mine.grad.full_tensor()
-            assert torch.allclose(found, (first + second) / 2, atol=1e-6), (found - (first + second) / 2).abs().max()
+    for symmetric in (False, True) if r.is_tutti else (False,):
+        whole, model = _model(r), _model(r)
+        for module in model[2], model:
+            fully_shard(module)
+            if symmetric:
+                module.set_custom_all_gather(tutti.torch.AllGather())
+        for step in range(3):
+            model.zero_grad()
+            model(_batch(r, step, r.rank)).square().mean().backward()
+            of_ranks = [_gradients(whole, _batch(r, step, rank)) for rank in range(2)]
+            for mine, first, second in zip(model.parameters(), *of_ranks):
+                found = mine.grad.full_tensor()
+                assert torch.allclose(found, (first + second) / 2, atol=1e-6), (found - (first + second) / 2).abs().max()
 
 
 @case(60)
