@@ -50,9 +50,14 @@ NUMERIC_FN float rms_factor(float sum, int hidden, float epsilon)
     return 1.0f / sqrtf(sum / (float)hidden + epsilon);
 }
 
-NUMERIC_FN float rms_value(float x, float factor, float weight, float bias)
+NUMERIC_FN float rms_weight(float weight, float bias)
 {
-    return (x * factor) * (weight + bias);
+    return weight + bias;
+}
+
+NUMERIC_FN float rms_value(float x, float factor, float weight)
+{
+    return (x * factor) * weight;
 }
 
 /* The bits of |y|, which compare as the values do, and as integers, NaN above all. */

@@ -120,7 +120,7 @@ static void row_values(const struct row *row, size_t first, float *y, size_t cou
                              : (const char *)row->sums + first * row->element,
           y, count);
     for (size_t i = 0; i < count; i++)
-        y[i] = rms_value(y[i], row->factor, weight[i], norm->weight_bias);
+        y[i] = rms_value(y[i], row->factor, rms_weight(weight[i], norm->weight_bias));
 }
 
 static uint32_t magnitude_of(const float *y, size_t count, uint32_t most)

@@ -15,6 +15,7 @@
 
 #include "base/rms_norm.h"
 #include "cuda/kernels/lines.cuh"
+#include "cuda/kernels/pairs.cuh"
 
 /* Units of a worker: three forms of each kernel. */
 enum : unsigned {
@@ -50,6 +51,42 @@ static __device__ __forceinline__ uint32_t rms_most(uint32_t x, int apart)
     return x;
 }
 
+/* ---- lines of 16-bit floats ------------------------------------------------------------------ */
+
+/* Makes each NaN canonical. They are rare: one test for all. */
+template <typename D> static __device__ __forceinline__ void rms_canonical(unit<2> &u)
+{
+    constexpr bool IS_HALF = std::is_same<D, dtype_half>::value;
+    constexpr uint64_t EACH = UINT64_C(0x0001000100010001), SIGNS = EACH << 15,
+                       TO_SIGN = EACH * (IS_HALF ? 0x3ff : 0x7f), /* from infinity */
+        NAN_BITS = EACH * (IS_HALF ? 0x7e00 : 0x7fc0);
+    const uint64_t low = (u.word[0] & ~SIGNS) + TO_SIGN, high = (u.word[1] & ~SIGNS) + TO_SIGN;
+    if (!((low | high) & SIGNS))
+        return;
+    const uint64_t nans[2] = {(low & SIGNS) >> 15, (high & SIGNS) >> 15};
+#pragma unroll
+    for (int w = 0; w < 2; w++)
+        u.word[w] = (u.word[w] & ~(nans[w] * 0xffff)) | (NAN_BITS & (nans[w] * 0xffff));
+}
+
+/* The sums, rounded to nearest even. */
+template <typename D> static __device__ __forceinline__ unit<2> rms_add(unit<2> a, unit<2> b)
+{
+    unit<2> sum;
+#pragma unroll
+    for (int w = 0; w < 2; w++) {
+        const auto add = [](uint64_t x, uint64_t y) -> uint64_t {
+            return std::is_same<D, dtype_half>::value ? pairs_add_f16((uint32_t)x, (uint32_t)y)
+                                                      : pairs_add_bf16((uint32_t)x, (uint32_t)y);
+        };
+        sum.word[w] = add(a.word[w], b.word[w]) | add(a.word[w] >> 32, b.word[w] >> 32) << 32;
+    }
+    rms_canonical<D>(sum);
+    return sum;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
 /* The elements of consecutive lines. */
 template <typename D>
 static __device__ __forceinline__ void rms_widen(const unit<2> *u, float (&x)[RMS_UNIT])
@@ -61,13 +98,24 @@ static __device__ __forceinline__ void rms_widen(const unit<2> *u, float (&x)[RM
             bits_element<D>(u[i / PER_WORD / 2].word[i / PER_WORD % 2] >> i % PER_WORD * BITS));
 }
 
+template <typename D> static __device__ __forceinline__ uint32_t rms_pair(const float *x)
+{
+    return std::is_same<D, dtype_half>::value ? convert_pair_f16(x[0], x[1])
+                                              : convert_pair_bf16(x[0], x[1]);
+}
+
 template <typename D, int LINES>
 static __device__ __forceinline__ void rms_narrow(const float (&x)[RMS_UNIT], unit<2> *u)
 {
     constexpr int PER_WORD = 8 / sizeof(typename D::element);
 #pragma unroll
     for (int w = 0; w < 2 * LINES; w++)
-        u[w / 2].word[w % 2] = word_of<D>(x + w * PER_WORD);
+        if constexpr (LINES == 1)
+            u->word[w] = rms_pair<D>(x + 4 * w) | (uint64_t)rms_pair<D>(x + 4 * w + 2) << 32;
+        else
+            u[w / 2].word[w % 2] = word_of<D>(x + w * PER_WORD);
+    if constexpr (LINES == 1)
+        rms_canonical<D>(*u);
 }
 
 /* A worker's part of one row after the other. UNITS: of a row, at most. KEEPS: there are registers
@@ -75,8 +123,8 @@ static __device__ __forceinline__ void rms_narrow(const float (&x)[RMS_UNIT], un
 template <typename D, int UNITS, bool KEEPS> struct rms_row {
     static constexpr int LINES = RMS_UNIT * sizeof(typename D::element) / CUDA_LINE, /* of a unit */
         ALL = UNITS * LINES;
-    /* The input, the residual and weights of 16 bits are kept from before the wait on. Else they
-     * are loaded where they are used. */
+    /* The input, the residual and the weights are kept from before the wait on. Else they are
+     * loaded where they are used. */
     static constexpr bool FEW = KEEPS && LINES == 1;
     static constexpr int AT_ONCE = ALL < 4     ? ALL
                                    : LINES > 1 ? 1
@@ -87,7 +135,8 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
     unsigned turn = 0; /* of struct rms_block */
     bool ok = true;    /* no wait has failed */
     unit<2> x[ALL];
-    unit<2> input[FEW ? ALL : 1], residual[FEW ? ALL : 1], weight[FEW ? UNITS : 1];
+    unit<2> input[FEW ? ALL : 1], residual[FEW ? ALL : 1];
+    float weights[FEW ? UNITS : 1][RMS_UNIT]; /* with the bias */
 
     __device__ __forceinline__ rms_row(const cuda_rms_norm &n)
         : norm(n), worker(threadIdx.x - CUDA_CONTROL_THREADS), units(n.hidden / RMS_UNIT)
@@ -130,18 +179,28 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
             u[n] = has(first + n) ? unit_load<2>(place(tensor, row, first + n)) : unit<2>{};
     }
 
-    __device__ __forceinline__ bool has_wide_weights() const
+    /* Those of unit i, with the bias. */
+    __device__ __forceinline__ void load_weights_of(int i, float (&w)[RMS_UNIT]) const
     {
-        return norm.weight_dtype == TUTTI_FLOAT32;
-    }
-
-    __device__ __forceinline__ void load_weight(int i, int line, unit<2> &u) const
-    {
-        const uint64_t at = worker + i * RMS_WORKERS;
-        u = {};
-        if (at < units)
-            u = unit_load<2>((const unsigned char *)norm.weight +
-                             (at * (has_wide_weights() ? 2 : 1) + line) * CUDA_LINE);
+        const unsigned at = worker + i * RMS_WORKERS;
+        const unsigned char *const from =
+            (const unsigned char *)norm.weight +
+            (uint64_t)at * (norm.weight_dtype == TUTTI_FLOAT32 ? 2 : 1) * CUDA_LINE;
+        unit<2> raw[2] = {};
+        if (at < units) {
+            raw[0] = unit_load<2>(from);
+            if (norm.weight_dtype == TUTTI_FLOAT32)
+                raw[1] = unit_load<2>(from + CUDA_LINE);
+        }
+        if (norm.weight_dtype == TUTTI_FLOAT32)
+            rms_widen<dtype_f32>(raw, w);
+        else if (norm.weight_dtype == TUTTI_BFLOAT16)
+            rms_widen<dtype_bfloat>(raw, w);
+        else
+            rms_widen<dtype_half>(raw, w);
+#pragma unroll
+        for (int e = 0; e < RMS_UNIT; e++)
+            w[e] = rms_weight(w[e], norm.weight_bias);
     }
 
     /* Loads the weights that are kept, before the first row. */
@@ -149,8 +208,7 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
     {
 #pragma unroll
         for (int i = 0; i < UNITS && FEW; i++)
-            if (!has_wide_weights())
-                load_weight(i, 0, weight[FEW ? i : 0]);
+            load_weights_of(i, weights[FEW ? i : 0]);
     }
 
     /* Loads what is kept for a row. */
@@ -191,24 +249,13 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
 
     __device__ __forceinline__ void values(int i, float factor, float (&y)[RMS_UNIT]) const
     {
-        float w[RMS_UNIT];
-        unit<2> raw[2];
-        if (!FEW || has_wide_weights())
-            load_weight(i, 0, raw[0]);
-        else
-            raw[0] = weight[FEW ? i : 0];
-        if (has_wide_weights()) {
-            load_weight(i, 1, raw[1]);
-            rms_widen<dtype_f32>(raw, w);
-        } else if (norm.weight_dtype == TUTTI_BFLOAT16) {
-            rms_widen<dtype_bfloat>(raw, w);
-        } else {
-            rms_widen<dtype_half>(raw, w);
-        }
+        float loaded[RMS_UNIT];
+        if (!FEW)
+            load_weights_of(i, loaded);
         rms_widen<D>(x + i * LINES, y);
 #pragma unroll
         for (int e = 0; e < RMS_UNIT; e++)
-            y[e] = rms_value(y[e], factor, w[e], norm.weight_bias);
+            y[e] = rms_value(y[e], factor, FEW ? weights[FEW ? i : 0][e] : loaded[e]);
     }
 
     /* x: the sums. Adds the residual, and writes the result. Returns the sum of the lane's squares.
@@ -218,25 +265,27 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
         float sums[RMS_UNIT] = {};
 #pragma unroll
         for (int i = 0; i < UNITS; i++) {
-            float value[RMS_UNIT], other[RMS_UNIT];
+            float value[RMS_UNIT];
             if (!has(i * LINES))
                 break;
-            rms_widen<D>(x + i * LINES, value);
             if (norm.residual_in) {
-                if (FEW) {
-                    rms_widen<D>(residual + (FEW ? i * LINES : 0), other);
-                } else {
-                    unit<2> raw[LINES];
+                unit<2> raw[LINES];
+                if (!FEW)
                     load<LINES>(norm.residual_in, row, i * LINES, raw);
+                if constexpr (LINES == 1) {
+                    x[i] = rms_add<D>(x[i], FEW ? residual[FEW ? i : 0] : raw[0]);
+                } else {
+                    float other[RMS_UNIT];
+                    rms_widen<D>(x + i * LINES, value);
                     rms_widen<D>(raw, other);
-                }
 #pragma unroll
-                for (int e = 0; e < RMS_UNIT; e++)
-                    value[e] += other[e];
-                rms_narrow<D, LINES>(value, x + i * LINES);
-                rms_widen<D>(x + i * LINES, value);
+                    for (int e = 0; e < RMS_UNIT; e++)
+                        value[e] += other[e];
+                    rms_narrow<D, LINES>(value, x + i * LINES);
+                }
             }
             store(norm.residual_out, row, i, x + i * LINES);
+            rms_widen<D>(x + i * LINES, value);
 #pragma unroll
             for (int e = 0; e < RMS_UNIT; e++)
                 sums[e] = rms_square_add(sums[e], value[e]);
@@ -302,9 +351,6 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
 #pragma unroll
         for (int w = 0; w < 2 * ALL; w++)
             order_opaque(x[w / 2].word[w % 2]);
-#pragma unroll
-        for (int w = 0; w < 2 * UNITS && FEW; w++)
-            order_opaque(weight[FEW ? w / 2 : 0].word[w % 2]);
         return all;
     }
 

@@ -76,6 +76,26 @@ rms_await(const cuda_launch &launch, const operation &op, int sources, SLOT slot
     }
 }
 
+/* The sums of a line, one word after the other: fewer values at once. */
+template <typename D, int SUM_OF, int LEAVES>
+static __device__ __forceinline__ unit<2> rms_reduce(unit<2> (&in)[LEAVES],
+                                                     const cuda_launch &launch)
+{
+    unit<2> sums;
+#pragma unroll
+    for (int w = 0; w < 2; w++) {
+        unit<1> words[LEAVES];
+#pragma unroll
+        for (int l = 0; l < LEAVES; l++) {
+            order_opaque(in[l].word[w]);
+            words[l].word[0] = in[l].word[w];
+        }
+        sums.word[w] = reduction<D, SUM_OF, 1>::reduce(words, launch).word[0];
+        order_opaque(sums.word[w]);
+    }
+    return sums;
+}
+
 /* Sets row.x to the sums of the peers' lines and the input. `slots`: this worker's first line of
  * the row, in the region of the first source; sources are `stride` bytes apart. */
 template <typename D, int SUM_OF, typename ROW>
@@ -116,7 +136,10 @@ rms_await_sums(const cuda_launch &launch, const operation &op, int size, const u
 #pragma unroll
             for (int p = 0; p < SOURCES; p++)
                 in[p + 1] = {line[n][p].low, line[n][p].high};
-            row.x[l + n] = reduction<D, SUM_OF, 2>::reduce(in, launch);
+            if constexpr (SUM_OF == 2 && ROW::LINES == 1)
+                row.x[l + n] = rms_add<D>(in[0], in[1]);
+            else
+                row.x[l + n] = rms_reduce<D, SUM_OF>(in, launch);
         }
     }
 }

@@ -16,8 +16,8 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const cuda_launch &launch = norm.launch;
     const int size = SUM_OF ? SUM_OF : launch.size;
-    /* Longer rows of 8 ranks leave no registers. */
-    rms_row<D, UNITS, SUM_OF && (UNITS <= RMS_FEW_UNITS || SUM_OF <= 4)> row(norm);
+    /* Longer rows of more ranks leave no registers. */
+    rms_row<D, UNITS, SUM_OF && SUM_OF <= (UNITS <= RMS_FEW_UNITS ? 4 : 3)> row(norm);
     const unsigned row_bytes = row.row_bytes(), stride = norm.tokens * row_bytes,
                    lines = stride / CUDA_LINE * (size - 1);
 
@@ -37,7 +37,6 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
     operation_begin(launch, op, ready);
     row.load_input(blockIdx.x);
     row.load_residual(blockIdx.x);
-    row.load_weights();
     row.ok = operation_take(launch, op);
     const full_region region(op, lines);
 
@@ -53,6 +52,7 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
         order_block_arrive(ORDER_ROW);
         region.empty(launch);
     }
+    row.load_weights();
 
     /* 2. Collect, reduce, norm. */
     const unsigned char *const slots =

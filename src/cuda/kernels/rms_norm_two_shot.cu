@@ -21,7 +21,7 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
     const cuda_launch &launch = norm.launch;
     const int size = SUM_OF ? SUM_OF : launch.size;
     /* Longer rows of more ranks leave no registers. */
-    rms_row<D, UNITS, SUM_OF && (UNITS <= RMS_FEW_UNITS || SUM_OF <= 3)> row(norm);
+    rms_row<D, UNITS, SUM_OF && SUM_OF <= (UNITS <= RMS_FEW_UNITS ? 4 : 2)> row(norm);
     const unsigned chunk = (norm.tokens + size - 1) / size, row_bytes = row.row_bytes(),
                    stride = chunk * row_bytes, hop = (size - 1) * stride,
                    lines = 2 * hop / CUDA_LINE;
@@ -35,16 +35,15 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
         }
         return;
     }
-    unsigned char *targets[LEAVES];
-    uint64_t ready = 1;
-    operation_targets<true>(launch, size, offsetof(cuda_arena, two_shot), stride,
-                            row.worker * CUDA_LINE, targets, ready);
-    operation_begin(launch, op, ready);
-    row.load_weights();
+    operation_begin(launch, op);
     row.ok = operation_take(launch, op);
     const lines_use use = lines_take(&op.buffers.high, lines);
-    const unsigned buffer = use.buffer * CUDA_TWO_SHOT_BYTES;
     const unsigned char *const slots = launch.own->two_shot[use.buffer] + row.worker * CUDA_LINE;
+    /* This worker's first line of this rank's rows in a hop of a peer's buffer. */
+    const auto target = [&](cuda_arena *arena, unsigned rank) {
+        return arena->two_shot[use.buffer] + place_of<true>(launch.rank, rank) * stride +
+               row.worker * CUDA_LINE;
+    };
 
     /* 1. Push every row to its owner. */
 #pragma unroll 1
@@ -52,9 +51,7 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
         const unsigned owner = r / chunk;
         if (owner == launch.rank)
             continue;
-        unsigned char *const to = launch.arenas[owner]->two_shot[use.buffer] +
-                                  place_of<true>(launch.rank, owner) * stride +
-                                  r % chunk * row_bytes + row.worker * CUDA_LINE;
+        unsigned char *const to = target(launch.arenas[owner], owner) + r % chunk * row_bytes;
         row.push([&](int l, const unit<2> &u) { order_store_line(to + row.offset(l), line_of(u)); },
                  r, false);
     }
@@ -62,6 +59,7 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
         order_block_arrive(ORDER_ROW);
         lines_empty(launch.own->two_shot[use.last], use.dirty);
     }
+    row.load_weights();
 
     /* 2. Reduce the own rows and push them to all. 3. Collect the others' sums. */
 #pragma unroll 1
@@ -77,10 +75,14 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
                 row.load_input(r);
                 rms_await_sums<D, SUM_OF>(launch, op, size, slot, stride, r, row);
 #pragma unroll
-                for (int l = 0; l < row.ALL; l++)
-                    if (row.ok && row.has(l))
-                        operation_push(targets, size, buffer + hop + at + row.offset(l),
-                                       line_of(row.x[l]));
+                for (int p = 1; p < LEAVES; p++) {
+                    unsigned char *const to =
+                        target(launch.peers[p < size ? p : 0], launch.ranks[p]) + hop + at;
+#pragma unroll
+                    for (int l = 0; l < row.ALL; l++)
+                        if (p < size && row.ok && row.has(l))
+                            order_store_line(to + row.offset(l), line_of(row.x[l]));
+                }
             } else {
                 const unsigned place = place_of<true>(owner, launch.rank);
                 rms_await_row<D>(launch, op, owner, slot + hop + place * stride, row);

@@ -104,9 +104,8 @@ def nccl_cupy(r):
     cupy.cuda.Device(r.rank).use()
     store = r.store()
     if r.rank == 0:
-        store.set("id", bytes(value & 255 for value in nccl.get_unique_id()))
-    identity = tuple(value - 256 if value > 127 else value for value in bytes(store.get("id", 20)))
-    comm = nccl.NcclCommunicator(2, identity, r.rank)
+        store.set("id", bytes(nccl.get_unique_id()))  # bytes from CuPy 14 on
+    comm = nccl.NcclCommunicator(2, bytes(store.get("id", 20)), r.rank)
     assert comm.rank_id() == r.rank and comm.size() == 2 and comm.device_id() == r.rank
     _cupy_check(cupy, nccl, comm, r)
     comm.destroy()
