@@ -279,8 +279,11 @@ static bool announce(struct tutti_pg *pg)
 static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_operation *operation)
 {
     struct pg_part part = {.count = operation->args.count};
-    if (operation->cuda && !pg_is_on_device(operation) && part.count)
-        return pg_staging_run(pg, operation, 0, part.count);
+    if (operation->cuda && !pg_is_on_device(operation)) {
+        if (part.count)
+            return pg_staging_run(pg, operation, 0, part.count);
+        operation->op.memory = NULL; /* of a device; without elements no scalar is needed */
+    }
     for (int i = 0; i < operation->work.tensor_count; i++)
         part.data[i] = operation->tensors[i].data;
     return pg_part_reduce(pg, operation, &part);

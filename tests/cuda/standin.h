@@ -17,6 +17,7 @@
  *                             returns ERROR, CUDA_ERROR_UNKNOWN (999) by default
  *   TUTTI_STANDIN_NO_WORDS    set: streams cannot wait for words in memory
  *   TUTTI_STANDIN_ONE_CHANNEL set: all streams of a device share one queue, which a wait blocks
+ *   TUTTI_STANDIN_GUARD       set: the program cannot reach memory of cuMemAlloc(), nor can kernels
  *   TUTTI_STANDIN_SLOW        kernels whose name begins so take 20 ms more
  *   TUTTI_STANDIN_WRONG       kernels whose name begins so spoil a bit of the last rank's result
  *

@@ -179,6 +179,8 @@ void standin_exec_ran(struct exec *exec);
 
 /* memset() without the lock. */
 void standin_fill(void *to, int value, size_t bytes);
+/* Where the stand-in itself reaches memory of a device. */
+void *standin_reach(const void *address);
 
 /* standin_run.c. Runs a kernel, without the lock. */
 void standin_run(const struct work *work);

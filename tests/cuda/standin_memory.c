@@ -36,6 +36,7 @@ struct buffer {
     void *base;
     size_t bytes;
     struct device *device;
+    void *guarded; /* a second mapping of memory that the program cannot reach at `base`, or NULL */
 };
 
 static CUdeviceptr to_device(const void *pointer)
@@ -277,21 +278,58 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc 
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
+/* With TUTTI_STANDIN_GUARD a program that reads or writes memory of a device itself gets a SIGSEGV,
+ * as on a GPU. Kernels cannot reach it either: for programs that copy alone. */
+static CUresult map_guarded(size_t bytes, void **base, void **guarded)
+{
+    const int fd = memfd_create("standin-guarded", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        abort();
+    *base = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+    *guarded = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return *base == MAP_FAILED || *guarded == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+void *standin_reach(const void *address)
+{
+    uintptr_t found = (uintptr_t)address;
+    pthread_mutex_lock(&standin_lock);
+    for (struct object *object = standin_objects(); object; object = object->next) {
+        const struct buffer *buffer = (const struct buffer *)object;
+        if (object->kind == OBJECT_BUFFER && buffer->guarded &&
+            (uintptr_t)address - (uintptr_t)buffer->base < buffer->bytes) {
+            found += (uintptr_t)buffer->guarded - (uintptr_t)buffer->base;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return (void *)found;
+}
+
 static CUresult add_buffer(enum object_kind kind, size_t bytes, void **base)
 {
     if (!standin_context())
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    *base = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    void *guarded = NULL;
+    if (kind == OBJECT_BUFFER && getenv("TUTTI_STANDIN_GUARD")) {
+        const CUresult result = map_guarded(bytes, base, &guarded);
+        if (result != CUDA_SUCCESS)
+            return result;
+    } else {
+        *base = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    }
     if (!*base)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memset(*base, 0xa5, bytes); /* not what anybody expects */
+    memset(guarded ? guarded : *base, 0xa5, bytes); /* not what anybody expects */
     pthread_mutex_lock(&standin_lock);
     struct buffer *buffer = standin_object_create(kind, sizeof *buffer);
     buffer->base = *base;
     buffer->bytes = bytes;
     buffer->device = standin_device_of(standin_context());
+    buffer->guarded = guarded;
     pthread_mutex_unlock(&standin_lock);
     return CUDA_SUCCESS;
 }
@@ -304,8 +342,12 @@ static CUresult remove_buffer(enum object_kind kind, void *base)
         struct buffer *buffer = (struct buffer *)object;
         if (object->kind != kind || buffer->base != base)
             continue;
-        if (kind != OBJECT_REGISTERED)
+        if (buffer->guarded) {
+            munmap(base, buffer->bytes);
+            munmap(buffer->guarded, buffer->bytes);
+        } else if (kind != OBJECT_REGISTERED) {
             free(base);
+        }
         standin_object_destroy(buffer);
         result = CUDA_SUCCESS;
         break;

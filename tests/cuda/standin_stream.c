@@ -96,11 +96,11 @@ static void do_work(struct device *device, const struct work *work)
     if (work->kind == WORK_KERNEL)
         standin_run(work);
     else if (work->kind == WORK_COPY && work->bytes == sizeof(uint64_t))
-        copy_word(work->to, work->from);
+        copy_word(standin_reach(work->to), standin_reach(work->from));
     else if (work->kind == WORK_COPY)
-        memmove(work->to, work->from, work->bytes);
+        memmove(standin_reach(work->to), standin_reach(work->from), work->bytes);
     else if (work->kind == WORK_SET)
-        standin_fill(work->to, work->value, work->bytes);
+        standin_fill(standin_reach(work->to), work->value, work->bytes);
     else if (work->kind == WORK_WRITE)
         order_store_release_u64(work->to, work->word);
     else if (work->kind == WORK_AWAIT)
