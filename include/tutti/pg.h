@@ -54,7 +54,8 @@ struct tutti_pg_options {
      * Read during the call. */
     const int *ranks;
     int rank_count; /* 0 with NULL */
-    /* Where the members meet, if the call is collective; used during the call. */
+    /* Where the members meet, if the call is collective; used during the call, by members on
+     * several hosts until the group is destroyed. */
     tutti_store_t *store;
     /* Number of threads of this rank that reduce CUDA tensors above 64 KiB on the host, with the
      * group's own thread: 1 to 16. 0: half of the rank's cores, at most 8. Only where all ranks are
@@ -103,6 +104,10 @@ struct tutti_pg_call_options {
  * of the devices, as large as the caller's, and takes 8 MiB more of the rank's device; if that
  * communicator cannot be made, the group's tensors go through the host.
  *
+ * *On several hosts* all calls of this header are there. The group's thread uses the
+ * communicator's fabric, so MPI needs MPI_THREAD_MULTIPLE. The death of a rank ends the group. A
+ * leader that does not answer does so after 5 s and the group's time-out.
+ *
  * If a CUDA context is current, the resources for tensors of its device are made by this call.
  * Otherwise the first operation makes them, and may have to wait for kernels that run on the
  * device.
@@ -112,20 +117,22 @@ struct tutti_pg_call_options {
  * - [out] pg: destroy it with tutti_pg_destroy()
  *
  * Returns INVALID (the communicator has not met; the list is empty, repeats a rank, has a rank out
- * of range, or lacks the caller; no store), DECLINED (the communicator is in strict mode),
- * CONCURRENT (the communicator is in use, or has had its group), MISMATCH (members wait for each
- * other with different lists; both get it, and the message names both), TIMEOUT (a member did not
- * come), PEER_DEAD (a member has exited), ABORTED, NO_MEMORY, SYSTEM, CUDA, VERSION (an unknown
- * option). Or an error of the store, or the fault with which the communicator has failed. An error
- * that ends the meeting ends it on all members that have come; they may call again.
+ * of range, or lacks the caller; no store), DECLINED (the communicator is in strict mode, or
+ * only one thread may use its fabric), CONCURRENT (the communicator is in use, or has had its
+ * group), MISMATCH (members wait for each other with different lists; both get it, and the message
+ * names both), TIMEOUT (a member did not come), PEER_DEAD (a member has exited), ABORTED,
+ * NO_MEMORY, SYSTEM, CUDA, VERSION (an unknown option). Or an error of the store, or the fault with
+ * which the communicator has failed. An error that ends the meeting ends it on all members that
+ * have come; they may call again.
  */
 TUTTI_API enum tutti_status
 tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);
 /*
  * Destroy the group. Local and bounded; takes NULL. Operations that all ranks have submitted get
  * 0.1 s to end; an operation that is exchanging data gets 1 s more. All others end with ABORTED;
- * peers that wait for this rank get PEER_DEAD. When the call returns, all works are done and all
- * callbacks have returned. In the child of a fork() it does nothing.
+ * peers that wait for this rank get PEER_DEAD. On several hosts the last packets of other ranks get
+ * 1 s, too. When the call returns, all works are done and all callbacks have returned. In the child
+ * of a fork() it does nothing.
  */
 TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
 /*

@@ -72,7 +72,8 @@ struct tutti_shrink_result {
  * - [in] store: another handle to the store of the old communicator, or to any other store that all
  *   remaining ranks can reach. Its server must still live: one that rank 0 served has ended with
  *   it, so use "file:PATH", or a store that another process serves, such as torchrun's agent.
- *   Borrowed during the call
+ *   Borrowed during the call, by ranks on several hosts until the new communicator is destroyed.
+ *   These learn by themselves of a death on a host where another rank lives; else exclude the rank
  * - [in] options: may be NULL
  * - [out] shrunk: destroy it with tutti_comm_destroy()
  * - [in,out] result: may be NULL. Filled also after a failure

@@ -563,9 +563,9 @@ struct tutti_comm_options {
      * ranks that run on several: all ranks pass a fabric of one name, or none. Sums have the bits
      * of the same ranks on one host. While an operation waits, the ranks look in the store for
      * another host's fault, so the store outlives the communicator. An abort is seen there once a
-     * rank of that host is in a call. The parts of a split have this fabric, too. Shrinks, process
-     * groups and strict mode serve one host. NULL: the ranks have to run on one host. Ranks that do
-     * so do not use the fabric. Compared. */
+     * rank of that host is in a call. What is split or shrunk has this fabric, too. Process groups
+     * need MPI_THREAD_MULTIPLE. Strict mode serves one host. NULL: the ranks have to run on one
+     * host. Ranks that do so do not use the fabric. Compared. */
     struct tutti_fabric *fabric;
 };
 

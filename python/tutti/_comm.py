@@ -745,7 +745,8 @@ class Communicator(Handle):
     def shrink(self, store: Store, exclude: Sequence[int] = (), timeout: Timeout = None) -> Shrunk:
         """Makes a new communicator of the remaining ranks. All of them call this. Close the old communicator, too.
 
-        store    another handle to the store of this communicator, or any store that the ranks can reach
+        store    another handle to the store of this communicator, or any store that the ranks can reach; with a fabric kept
+                 until the close
         exclude  live ranks to leave out
         timeout  seconds for the whole call; None: the communicator's
 
@@ -761,7 +762,8 @@ class Communicator(Handle):
         comm = ffi.new("tutti_comm_t **")
         check(lib.tutti_comm_shrink(self.handle, store.handle, options, comm, result))
         # The new communicator keeps the progress function of the old one, and its context with it.
-        return Shrunk(Communicator._of(comm[0], self._interrupt, self._kept), list(ranks), result.completed_by_all,
+        kept = [*self._kept, store]
+        return Shrunk(Communicator._of(comm[0], self._interrupt, kept), list(ranks), result.completed_by_all,
                       result.completed_by_any)
 
     def close(self) -> None:

@@ -268,7 +268,8 @@ class ProcessGroup(Handle):
     """Asynchronous operations of the ranks of a communicator, or of some of them.
 
     comm     a CPU communicator without `ranks` serves only the group from then on
-    ranks    the members, equal on all of them; their order gives the ranks of the group. They meet at the store
+    ranks    the members, equal on all of them; their order gives the ranks of the group. They meet at the store,
+             which a group of several hosts uses until its close
     timeout  seconds, for operations without their own; None: the communicator's
     threads  number of host threads that reduce large CUDA tensors where ranks are threads; 0: half of the cores, at most 8
     max_blocks  of the kernels of a group of a CUDA communicator; 0: the communicator's
@@ -287,7 +288,7 @@ class ProcessGroup(Handle):
         group = ffi.new("tutti_pg_t **")
         with store.in_use() if store else nullcontext(ffi.NULL) as options.store:
             check(lib.tutti_pg_create(comm.handle, options, group))
-        self._opened, self.comm = _Opened(group[0]), comm
+        self._opened, self.comm, self._store = _Opened(group[0]), comm, store
         self.rank = comm.rank if ranks is None else list(ranks).index(comm.rank)
         self.world_size = comm.world_size if ranks is None else len(ranks)
         comm._groups.add(self._opened)

@@ -34,7 +34,10 @@ static struct rank_set exited_of(const struct agree *self, struct rank_set ranks
 {
     struct rank_set left, dead;
     peers_exited(self->peers, &left, &dead);
-    return rank_set_common(ranks, rank_set_union(left, dead));
+    struct rank_set exited = peers_named(self->peers, rank_set_union(left, dead));
+    if (self->left_elsewhere)
+        exited = rank_set_union(exited, self->left_elsewhere(self->hierarchy));
+    return rank_set_common(ranks, exited);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */

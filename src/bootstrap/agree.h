@@ -41,10 +41,13 @@ struct agree_decision {
 
 struct agree {
     /* Set by the caller: */
-    const char *call;       /* the public function, for messages */
-    const char *name;       /* of the communicator */
-    const uint8_t *nonce;   /* of the communicator, 16 bytes */
-    struct peers *peers;    /* of the communicator: tells which ranks have exited */
+    const char *call;     /* the public function, for messages */
+    const char *name;     /* of the communicator */
+    const uint8_t *nonce; /* of the communicator, 16 bytes */
+    struct peers *peers;  /* of the communicator: tells which ranks have exited */
+    /* The ranks of other hosts that have left; NULL: there are none. */
+    struct rank_set (*left_elsewhere)(void *hierarchy);
+    void *hierarchy;
     const uint32_t *aborts; /* a value other than `aborts_before` means an abort */
     uint32_t aborts_before;
     int rank;

@@ -6,7 +6,6 @@
 #include "base/invariant.h"
 #include "base/log.h"
 #include "base/point.h"
-#include "bootstrap/agree.h"
 #include "bootstrap/host.h"
 #include "bootstrap/links.h"
 #include "bootstrap/meet.h"
@@ -338,23 +337,5 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, const struct comm_assem
     if (has_met && how->store)
         store_leave(comm, work, status);
     workspace_destroy(work);
-    return status;
-}
-
-enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
-                                       int which)
-{
-    struct tutti_store store = store_bounded(agree->store, agree->deadline, &agree->interrupt);
-    const struct comm_assembly how = {.store = &store,
-                                      .agreed = &agree->decision.meetings[which],
-                                      .interrupt = &agree->interrupt,
-                                      .deadline = agree->deadline};
-    char prefix[AGREE_KEY_BYTES]; /* communicators of other agreements may have this name */
-    agree_key_make(agree, "meeting", which, prefix);
-    enum tutti_status status = store_prefix_add(&store, prefix);
-    if (status != TUTTI_OK)
-        return status;
-    status = comm_assemble(comm, &how);
-    free(store.prefix);
     return status;
 }

@@ -26,16 +26,6 @@ enum tutti_status comm_check_met(const struct tutti_comm *comm, const char *call
                      advice);
 }
 
-enum tutti_status comm_check_one_host(const struct tutti_comm *comm, const char *call)
-{
-    if (!comm->backend->many_hosts)
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_DECLINED,
-                     "%s: the ranks of communicator \"%s\" run on several hosts, and the call "
-                     "serves those of one host only: use the communicator's own calls",
-                     call, comm->name);
-}
-
 enum tutti_status comm_check_finalized(const struct tutti_comm *comm, const char *call)
 {
     if (!order_load_relaxed_u32(&comm->finalized)) /* relaxed: nothing but itself */

@@ -116,6 +116,7 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->timeout_source = from->timeout_source;
     made->programmatic = from->programmatic;
     made->max_blocks = from->max_blocks;
+    made->fabric = from->fabric;
     made->is_derived = true;
     const struct links links = comm_links_of(made);
     status = links_inherit(&links, &from->config, from->links, ranks);

@@ -182,8 +182,6 @@ enum tutti_status comm_check_own(const struct tutti_comm *comm, const char *call
  * words "has not met" in the message. */
 enum tutti_status comm_check_met(const struct tutti_comm *comm, const char *call,
                                  const char *advice);
-/* Returns DECLINED if the ranks of `comm`, which have met, run on several hosts. */
-enum tutti_status comm_check_one_host(const struct tutti_comm *comm, const char *call);
 /* Returns INVALID after tutti_comm_finalize(). */
 enum tutti_status comm_check_finalized(const struct tutti_comm *comm, const char *call);
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/wait.h"
+#include "bootstrap/agree.h"
 #include "bootstrap/meet.h"
 #include "comm/options.h"
 #include "store/status_agree.h"
@@ -169,6 +170,7 @@ static void hierarchy_free(struct hierarchy *self)
     free(self->store.prefix);
     if (!ended)
         return; /* the engine may still use the memory of transfers */
+    free(self->packets);
     free(self->transfers);
     free(self->scratch.bytes);
     free(self->running);
@@ -178,7 +180,7 @@ static void hierarchy_free(struct hierarchy *self)
 enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meeting *met)
 {
     struct hierarchy *self = calloc(1, sizeof *self);
-    char prefix[COMM_NAME_BYTES + 40];
+    char prefix[AGREE_KEY_BYTES + COMM_NAME_BYTES + 40];
     if (self)
         self->running = aligned_alloc(LAYOUT_LINE, sizeof *self->running);
     if (!self || !self->running) {
@@ -187,13 +189,14 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
     }
     self->comm = comm;
     self->on_failure = on_failure;
-    self->store = *comm->store;
+    self->store = store_bounded(met->how->store, DEADLINE_NEVER, NULL);
     self->store.is_view = true;
     self->store.prefix = NULL;
     hosts_read(self, met->hosts);
     tree_cut(self, 0, comm->world_size);
     snprintf(prefix, sizeof prefix, "%stutti/%s/%" PRId64 "/",
-             comm->store->prefix ? comm->store->prefix : "", comm->name, met->meeting->generation);
+             met->how->store->prefix ? met->how->store->prefix : "", comm->name,
+             met->meeting->generation);
     enum tutti_status status = store_prefix_add(&self->store, prefix);
     if (status == TUTTI_OK)
         status = node_open(self, met);
@@ -235,13 +238,14 @@ static void leave(struct hierarchy *self)
     int64_t left = 0;
     hierarchy_left_key(self->comm->rank, key);
     (void)tutti_store_set(&view, key, &last, sizeof last);
-    if (tutti_store_add(&view, "left", 1, &left) != TUTTI_OK || left < self->comm->world_size)
+    if (tutti_store_add(&view, HIERARCHY_LEFT_KEY, 1, &left) != TUTTI_OK ||
+        left < self->comm->world_size)
         return;
     for (int r = 0; r < self->comm->world_size; r++) {
         hierarchy_left_key(r, key);
         (void)tutti_store_delete(&view, key, NULL);
     }
-    (void)tutti_store_delete(&view, "left", NULL);
+    (void)tutti_store_delete(&view, HIERARCHY_LEFT_KEY, NULL);
     (void)tutti_store_delete(&view, "fault", NULL);
 }
 

@@ -76,6 +76,8 @@ struct hierarchy {
     struct hierarchy_header own_header, headers[TUTTI_MAX_RANKS];
     struct request header_request; /* their operation, for the message */
 
+    void *packets; /* of the process group: pg/wire.h; freed with the link. NULL: none */
+
     /* The store, where ranks of other hosts find a fault. */
     tutti_store_t store; /* a view, with a prefix of its own */
     int64_t looked_at;   /* when this rank last looked there */
@@ -86,6 +88,15 @@ struct hierarchy {
 /* The blocks of this host's ranks, for the node's v-forms. */
 struct hierarchy_node_blocks {
     size_t counts[NODE_RANKS], firsts[NODE_RANKS];
+};
+
+/* Each pair of ranks has these streams of messages: headers, those of collectives, the caller's,
+ * and those of its process group. */
+enum {
+    HIERARCHY_TAG_HEADER,
+    HIERARCHY_TAG_COLLECTIVE,
+    HIERARCHY_TAG_MESSAGE,
+    HIERARCHY_TAG_PACKET
 };
 
 enum { HIERARCHY_OWN_BYTES = 2304 };
@@ -197,12 +208,18 @@ void hierarchy_await(struct hierarchy_state *state, struct fabric_batch *batch, 
 enum tutti_status hierarchy_exchange(struct hierarchy_state *state, int peer);
 /* Sets the scratch memory's size to at least this. Between collectives: NO_MEMORY. */
 enum tutti_status hierarchy_reserve(struct hierarchy *self, size_t bytes);
+/* The engine has failed, as `fault` says; its text is the last error. Often that is because a rank
+ * has failed, and has told so. Fails with the fault that stands then. Returns its status. */
+enum tutti_status hierarchy_engine_failed(struct hierarchy *self, const struct tutti_fault *fault);
 /* The key that a rank sets when it leaves, to the number of its last operation. */
 enum { HIERARCHY_KEY_BYTES = 24 };
+#define HIERARCHY_LEFT_KEY "left" /* how many have done that */
 static inline void hierarchy_left_key(int rank, char key[HIERARCHY_KEY_BYTES])
 {
     snprintf(key, HIERARCHY_KEY_BYTES, "left/%d", rank);
 }
+/* struct agree's left_elsewhere(). */
+struct rank_set hierarchy_left(void *hierarchy);
 /* Looks in the store whether a rank has failed. Returns true if it finds a fault, in foreign. */
 bool hierarchy_look(struct hierarchy *self);
 /* Fails with that fault. Returns its status. */

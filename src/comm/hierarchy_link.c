@@ -19,10 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Each pair of ranks has these streams of messages: headers, those of collectives, and the
- * caller's. */
-enum { TAG_HEADER, TAG_COLLECTIVE, TAG_MESSAGE };
-
 enum {
     LOOK_NS = 200000000, /* how often a rank that waits looks in the store */
     TELL_MS = 500,       /* in which a rank that fails has written there */
@@ -59,6 +55,24 @@ static bool has_left(struct hierarchy *self, int rank)
            last < self->sequence;
 }
 
+struct rank_set hierarchy_left(void *opaque)
+{
+    struct hierarchy *self = opaque;
+    struct tutti_store view = store_bounded(&self->store, deadline_after(STORE_GRACE_MS), NULL);
+    struct rank_set left = rank_set_none;
+    bool any = false;
+    if (store_has(&view, HIERARCHY_LEFT_KEY, &any) != TUTTI_OK)
+        any = false;
+    for (int r = 0; r < self->comm->world_size && any; r++) {
+        char key[HIERARCHY_KEY_BYTES];
+        bool there = false;
+        hierarchy_left_key(r, key);
+        if (self->host_of[r] != self->host && store_has(&view, key, &there) == TUTTI_OK && there)
+            rank_set_add(&left, r);
+    }
+    return left;
+}
+
 /* The fault that was found in the store, as this rank's. */
 static struct tutti_fault foreign_fault(const struct hierarchy *self)
 {
@@ -74,27 +88,30 @@ enum tutti_status hierarchy_adopt(struct hierarchy *self)
     return peers_fail(self->comm->peers, &fault);
 }
 
-static bool fault_is_told(void *hierarchy)
+/* Whether the ranks of this host have failed, or one is dead, or a rank has told of a fault. */
+static bool fault_is_known(void *opaque)
 {
-    return hierarchy_look(hierarchy);
+    struct hierarchy *self = opaque;
+    return peers_status(self->comm->peers, NULL) != TUTTI_OK || hierarchy_look(self);
 }
 
-/* The engine has failed. Often that is because a rank has failed, and has told so. */
-static enum tutti_status engine_failed(const struct hierarchy_state *state,
-                                       enum tutti_status status, int peer)
+enum tutti_status hierarchy_engine_failed(struct hierarchy *self, const struct tutti_fault *fault)
 {
-    struct hierarchy *self = state->self;
     struct peers *const peers = self->comm->peers;
     char text[512];
     snprintf(text, sizeof text, "%s", tutti_last_error());
-    if (peers_have_failed(peers))
-        return peers_status(peers, NULL);
-    if (wait_napping(fault_is_told, self, deadline_after(TELL_MS), LOOK_NS / 20))
-        return hierarchy_adopt(self);
+    if (wait_napping(fault_is_known, self, deadline_after(TELL_MS), LOOK_NS / 20))
+        return peers_have_failed(peers) ? peers_status(peers, NULL) : hierarchy_adopt(self);
     log_write(TUTTI_LOG_WARN, self->comm->rank, "%s", text);
+    return peers_fail(peers, fault);
+}
+
+static enum tutti_status engine_failed(const struct hierarchy_state *state,
+                                       enum tutti_status status, int peer)
+{
     const struct tutti_fault fault =
-        wait_fault(peers, status, PEERS_ELSEWHERE + peer, state->request);
-    return peers_fail(peers, &fault);
+        wait_fault(state->self->comm->peers, status, PEERS_ELSEWHERE + peer, state->request);
+    return hierarchy_engine_failed(state->self, &fault);
 }
 
 /* Adds a message to the list that is being made. */
@@ -135,8 +152,9 @@ enum tutti_status hierarchy_headers_start(struct hierarchy_state *state)
         if (host == self->host)
             continue;
         const int rank = hierarchy_rank(self, host, 0);
-        add(self, rank, TAG_HEADER, true, &self->own_header, sizeof self->own_header);
-        add(self, rank, TAG_HEADER, false, &self->headers[host], sizeof self->headers[host]);
+        add(self, rank, HIERARCHY_TAG_HEADER, true, &self->own_header, sizeof self->own_header);
+        add(self, rank, HIERARCHY_TAG_HEADER, false, &self->headers[host],
+            sizeof self->headers[host]);
     }
     return hierarchy_start(state, &self->header_batch);
 }
@@ -337,7 +355,7 @@ void hierarchy_state_init(struct hierarchy *self, struct request *request,
     state->self = self;
     state->request = request;
     state->next = next;
-    state->tag = is_message ? TAG_MESSAGE : TAG_COLLECTIVE;
+    state->tag = is_message ? HIERARCHY_TAG_MESSAGE : HIERARCHY_TAG_COLLECTIVE;
     state->batch = NULL;
     state->engine = TUTTI_OK;
     state->in_node = false;

@@ -24,7 +24,7 @@
 #include "base/point.h"
 #include "base/text.h"
 #include "bootstrap/agree.h"
-#include "comm/comm.h"
+#include "comm/hierarchy.h"
 #include "store/store.h"
 
 #include <string.h>
@@ -37,9 +37,7 @@ static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_s
 {
     if (!comm || !store)
         return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "store" : "comm");
-    const enum tutti_status status =
-        comm_check_met(comm, call, ": create another one of fewer ranks");
-    return status == TUTTI_OK ? comm_check_one_host(comm, call) : status;
+    return comm_check_met(comm, call, ": create another one of fewer ranks");
 }
 
 static enum tutti_status excluded_read(const struct tutti_comm *comm,
@@ -84,7 +82,7 @@ static enum tutti_status enter(struct tutti_comm *comm)
 static enum tutti_status retire(struct tutti_comm *comm, uint64_t *completed)
 {
     (void)tutti_comm_status(comm, NULL); /* makes a known exit a fault for all operations */
-    *completed = peers_sequence(comm->peers) - comm->unfinished;
+    *completed = comm->backend->sequence(comm->group) - comm->unfinished;
     return comm->backend->retire ? comm->backend->retire(comm->group, completed) : TUTTI_OK;
 }
 
@@ -264,6 +262,8 @@ static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *
         .name = comm->name,
         .nonce = comm->nonce,
         .peers = comm->peers,
+        .left_elsewhere = comm->backend->many_hosts ? hierarchy_left : NULL,
+        .hierarchy = comm->group,
         .aborts = &comm->aborts,
         .aborts_before = order_load_relaxed_u32(&comm->aborts), /* aborts before this call */
         .rank = comm->rank,

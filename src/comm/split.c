@@ -146,7 +146,6 @@ static enum tutti_status sub_meet(struct split *self, const struct tutti_comm_op
         status = hierarchy_split_store(parent, self->color, &store);
     if (status != TUTTI_OK)
         return status;
-    (*sub)->fabric = parent->fabric;
     (*sub)->store = &store;
     (*sub)->split_from = parent;
     status = tutti_comm_rendezvous(*sub);

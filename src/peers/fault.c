@@ -177,6 +177,14 @@ void peers_exited(const struct peers *peers, struct rank_set *left, struct rank_
     }
 }
 
+struct rank_set peers_named(const struct peers *peers, struct rank_set ranks)
+{
+    struct rank_set named = rank_set_none;
+    for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r))
+        rank_set_add(&named, name_of(peers, r));
+    return named;
+}
+
 void peers_abort(struct peers *peers)
 {
     order_store_relaxed_u32(&peers->faults.aborted, 1);

@@ -110,8 +110,10 @@ bool peers_check(struct peers *peers, int peer, bool life, struct tutti_fault *f
  * this process. Asks the kernel. */
 bool peers_alive(const struct peers *peers, int peer);
 /* The ranks that have exited: *left have destroyed their communicators, *dead have not.
- * Does not wait. */
+ * Does not wait. Of several hosts: those of this one, by their numbers on it. */
 void peers_exited(const struct peers *peers, struct rank_set *left, struct rank_set *dead);
+/* The numbers of ranks in what the peers are a part of. */
+struct rank_set peers_named(const struct peers *peers, struct rank_set ranks);
 /* Any thread or signal handler may call it. */
 void peers_abort(struct peers *peers);
 /* Ends the operation that another thread runs, and all later ones, on this rank only. They end with

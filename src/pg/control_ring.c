@@ -5,6 +5,7 @@
 #include "base/order.h"
 #include "base/wait.h"
 #include "ipc/futex.h"
+#include "pg/wire.h"
 #include "tutti/tutti.h"
 
 #include <stddef.h>
@@ -19,7 +20,8 @@ enum {
     NAP_SHARE = 8, /* 3. naps of an eighth of the idle time, from 50 us to 1 ms, */
     NAP_LEAST_NS = 50000,
     NAP_MOST_NS = 1000000,
-    HELPED_NAP_NS = 200000,   /* while waiting threads handle the events */
+    IDLE_NAP_NS = 10000000, /* of a thread that looks for packets, without operations, after 1 s */
+    HELPED_NAP_NS = 200000, /* while waiting threads handle the events */
     NAPS_END_NS = 1000000000, /* until the thread has been idle for 1 s: then it sleeps */
 };
 
@@ -78,10 +80,12 @@ bool pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, boo
     do {
         int64_t idle = now - control->idle_since, nap = idle / NAP_SHARE;
         nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
+        const bool rests = control->wire && !busy && idle >= NAPS_END_NS;
+        nap = rests ? IDLE_NAP_NS : nap;
         bool naps = (poll || idle < NAPS_END_NS) && nap < end - now;
-        order_store_relaxed_u32(&control->own->asleep, !naps  ? LAYOUT_SLEEPING
-                                                       : busy ? LAYOUT_NAPPING
-                                                              : LAYOUT_RESTING);
+        order_store_relaxed_u32(&control->own->asleep, !naps || rests ? LAYOUT_SLEEPING
+                                                       : busy         ? LAYOUT_NAPPING
+                                                                      : LAYOUT_RESTING);
         order_fence();
         futex_sleep_ns(&control->own->bell, bell, naps ? nap : end - now);
         now = deadline_now();
@@ -169,6 +173,8 @@ static size_t verdict_bytes(const struct layout_verdict *verdict)
 
 bool pg_control_announce(struct pg_control *control, const struct layout_announcement *announcement)
 {
+    if (control->wire && control->rank != 0)
+        return pg_wire_announce(control->wire, announcement, announcement_bytes(announcement));
     /* H3a pairs H3 */
     uint32_t taken = order_load_acquire_u32(&control->rings[0]->announcements_taken[control->rank]);
     if (control->announced - taken >= LAYOUT_POSTS)
@@ -201,18 +207,28 @@ void pg_control_announcement_taken(struct pg_control *control, int rank)
         pg_control_notify(control->rings[rank]);
 }
 
+/* Whether the leader can post another verdict to the rank. */
+static bool has_room(const struct pg_control *control, int rank)
+{
+    if (control->wire && rank != control->rank)
+        return pg_wire_has_place(control->wire, rank);
+    uint32_t taken =
+        order_load_acquire_u32(&control->rings[rank]->verdicts_taken); /* H3a pairs H3 */
+    return control->verdicts_posted - taken < LAYOUT_POSTS;
+}
+
 bool pg_control_post_verdict(struct pg_control *control, const struct layout_verdict *verdict)
 {
-    for (int r = 0; r < control->size; r++) {
-        uint32_t taken =
-            order_load_acquire_u32(&control->rings[r]->verdicts_taken); /* H3a pairs H3 */
-        if (control->verdicts_posted - taken >= LAYOUT_POSTS)
+    for (int r = 0; r < control->size; r++)
+        if (!has_room(control, r))
             return false;
-    }
     uint32_t post_number = ++control->verdicts_posted;
     struct layout_verdict *post = &control->own->verdicts[post_number % LAYOUT_POSTS];
     post_copy(post, verdict, verdict_bytes(verdict));
     order_store_release_u32(&post->post_number, post_number); /* H2 pairs H2a: the verdict */
+    for (int r = 0; r < control->size && control->wire; r++)
+        if (r != control->rank)
+            (void)pg_wire_post(control->wire, r, verdict, verdict_bytes(verdict));
     pg_control_notify_others(control);
     return true;
 }
@@ -233,7 +249,7 @@ bool pg_control_take_verdict(struct pg_control *control, struct layout_verdict *
 
 int pg_control_unresponsive_rank(const struct pg_control *control)
 {
-    for (int r = 0; r < control->size; r++) {
+    for (int r = 0; r < control->size && !control->wire; r++) {
         /* Relaxed: only the count is read. */
         if (control->verdicts_taken - order_load_relaxed_u32(&control->rings[r]->verdicts_taken) ==
             LAYOUT_POSTS)

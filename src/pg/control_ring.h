@@ -19,11 +19,14 @@
 
 #include <stdbool.h>
 
+struct pg_wire;
+
 /* A rank's view of all ranks' control rings. Only the rank's own thread uses it, except that any
  * thread may notify. */
 struct pg_control {
     struct layout_control_ring *rings[NODE_RANKS];
     struct layout_control_ring *own;
+    struct pg_wire *wire; /* of ranks of several hosts: wire.h; the rings of others are copies */
     int rank;
     int size;
     bool spare_cores; /* there are idle cores, on which the thread may spin */

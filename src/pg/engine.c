@@ -15,6 +15,7 @@
 #include "base/wait.h"
 #include "peers/peers.h"
 #include "pg/pg.h"
+#include "pg/wire.h"
 
 #include <sys/prctl.h>
 
@@ -96,10 +97,33 @@ static void release_ready(struct tutti_pg *pg)
     }
 }
 
-/* Whether there is a ready input, or a finished copy to a device, to handle. */
+/* One thread steps the engine: the group's own, or one that waits for a work. */
+static bool take_engine(struct tutti_pg *pg)
+{
+    return !order_load_relaxed_u32(&pg->stepping) &&
+           !order_exchange_u32(&pg->stepping, 1); /* H9a pairs H9 */
+}
+
+static void give_engine(struct tutti_pg *pg)
+{
+    order_store_release_u32(&pg->stepping, 0); /* H9 pairs H9a: the engine's state */
+}
+
+/* Whether a packet has come, or another thread steps the engine. */
+static bool has_packet(struct tutti_pg *pg)
+{
+    const bool taken = take_engine(pg), any = !taken || pg_wire_poll(pg->control.wire);
+    if (taken)
+        give_engine(pg);
+    return any;
+}
+
+/* Whether there is a ready input, a finished copy to a device, or a packet to handle. */
 static bool has_polled_event(void *context)
 {
     struct tutti_pg *pg = context;
+    if (pg->control.wire && has_packet(pg))
+        return true;
     pg->scan++;
     for (const struct pg_operation *operation = pg->awaiting_input.first; operation;
          operation = operation->next)
@@ -176,7 +200,7 @@ struct exited {
 /* A rank that leaves has run all collectives that it announced, or has failed the communicator. So
  * no rank is inside a collective with it, and each rank ends its waiting collectives by itself.
  * After a death a peer may be inside a collective that this rank has announced: the communicator
- * and the group fail. */
+ * and the group fail. Of several hosts they always do, which tells the other hosts. */
 static void handle_exited(struct tutti_pg *pg, const struct exited *exited)
 {
     struct pg_outcome fault = {
@@ -185,7 +209,7 @@ static void handle_exited(struct tutti_pg *pg, const struct exited *exited)
     if (rank_set_empty(rank_set_minus(all, pg->gone)))
         return;
     pg->gone = rank_set_union(pg->gone, all);
-    if (pg->announced.count && !rank_set_empty(exited->dead)) {
+    if ((pg->announced.count || pg->control.wire) && !rank_set_empty(exited->dead)) {
         fault.has_failed = true;
         (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, fault.peer);
         fail_group(pg, &fault);
@@ -364,7 +388,7 @@ static bool is_leader_overdue(const struct check *check, int64_t asked_at)
     const struct tutti_pg *pg = check->pg;
     int64_t since = asked_at > pg->progress_at ? asked_at : pg->progress_at;
     int64_t late_ms = (check->now - since) / 1000000 - ANSWER_MS;
-    const bool leader_is_inside = pg->leader_runs % 2;
+    const bool leader_is_inside = pg->leader_runs % 2 || pg->control.wire; /* or may be */
     return late_ms > 0 && (!leader_is_inside || (pg->timeout_ms >= 0 && late_ms > pg->timeout_ms));
 }
 
@@ -445,6 +469,8 @@ static struct exited exited_ranks(struct tutti_pg *pg)
     if (now - pg->peers_checked_at >= (int64_t)CHECK_MS * 1000000) {
         pg->peers_checked_at = now;
         peers_exited(pg->comm->peers, &left, &dead);
+        left = peers_named(pg->comm->peers, left);
+        dead = peers_named(pg->comm->peers, dead);
     }
     /* Afterwards: a rank leaves the group before its communicator. */
     exited.left = pg_control_left(&pg->control, &exited.cause);
@@ -484,24 +510,13 @@ static bool finish_stopping(struct tutti_pg *pg)
     return true;
 }
 
-/* One thread steps the engine: the group's own, or one that waits for a work. */
-static bool take_engine(struct tutti_pg *pg)
-{
-    return !order_load_relaxed_u32(&pg->stepping) &&
-           !order_exchange_u32(&pg->stepping, 1); /* H9a pairs H9 */
-}
-
-static void give_engine(struct tutti_pg *pg)
-{
-    order_store_release_u32(&pg->stepping, 0); /* H9 pairs H9a: the engine's state */
-}
-
 /* Handle events. Return whether there were any. */
 static bool step(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
 {
     /* Take messages before submitted receives, and send messages before announcements: a rank that
      * has run a collective knows the sends that its peers withdrew before they announced it. */
-    bool any = pg_messages_take(pg);
+    bool any = pg->control.wire && pg_wire_poll(pg->control.wire);
+    any |= pg_messages_take(pg);
     /* Counts as an event even if the input is not ready: it likely is soon. */
     any |= take_submitted(pg, is_own_thread, stopping);
     any |= pg_messages_send(pg);
@@ -567,14 +582,16 @@ static bool poll_once(struct tutti_pg *pg)
 
     /* The communicator's fault is checked first. A rank that left because of it adds nothing to
      * it. */
-    if (peers_check(pg->comm->peers, pg->control.rank, false, &fault))
+    if (pg->control.wire ? pg_wire_has_failed(pg->control.wire, is_busy(pg))
+                         : peers_check(pg->comm->peers, pg->control.rank, false, &fault))
         fail_with_comm_fault(pg);
     else
         handle_exited(pg, &exited);
     int64_t ms = check_deadlines(pg);
     if (stopping && finish_stopping(pg))
         return false;
-    const bool busy = is_busy(pg), polls = pg->awaiting_input.first || pg->copying_out.first;
+    const bool busy = is_busy(pg);
+    const bool polls = pg->awaiting_input.first || pg->copying_out.first || pg->control.wire;
     give_engine(pg);
     if (helped)
         pg_control_nap(&pg->control);

@@ -7,11 +7,13 @@
 #include "base/order.h"
 #include "base/thread.h"
 #include "base/wait.h"
+#include "comm/hierarchy.h"
 #include "cpu/group.h"
 #include "ipc/fork.h"
 #include "peers/segments.h"
 #include "pg/members.h"
 #include "pg/pg.h"
+#include "pg/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,10 +25,15 @@ static const char call[] = "tutti_pg_create";
 static enum tutti_status comm_check(struct tutti_comm *comm)
 {
     enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
-    if (status == TUTTI_OK)
-        status = comm_check_one_host(comm, call);
     if (status != TUTTI_OK)
         return status;
+    if (comm->backend->many_hosts && !comm->fabric->ops->threads(comm->fabric))
+        return error_set(
+            TUTTI_ERR_DECLINED,
+            "%s: the ranks of communicator \"%s\" run on several hosts, and the group's "
+            "thread may not use its fabric, %s: initialise MPI with "
+            "MPI_THREAD_MULTIPLE",
+            call, comm->name, comm->fabric->description);
     if (comm->config.strict)
         return error_set(
             TUTTI_ERR_DECLINED,
@@ -60,38 +67,45 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     made->crowded = peers_ranks(comm->peers)->polls == 1;
     made->control.rank = comm->rank;
     made->control.size = comm->world_size;
-    for (int r = 0; r < comm->world_size; r++)
+    const struct hierarchy *hierarchy = comm->backend->many_hosts ? comm->group : NULL;
+    enum tutti_status status = hierarchy ? pg_wire_open(comm, &made->control) : TUTTI_OK;
+    for (int r = 0; r < comm->world_size && !hierarchy; r++)
         made->control.rings[r] = &peers_arena(comm->peers, r)->control_ring;
     made->control.own = made->control.rings[comm->rank];
     made->widened = malloc(PG_WIDE_ELEMENTS * sizeof *made->widened);
     made->worker.isa = comm->isa;
     made->share = pg_share_create(comm);
     made->references = 1;
-    made->arena = peers_arena(comm->peers, comm->rank);
+    made->arena = peers_arena(comm->peers, hierarchy ? hierarchy->local : comm->rank);
     segments_hold(made->arena);
     snprintf(made->list, sizeof made->list, "%s", owns_comm ? comm->name : "");
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->control);
-    enum tutti_status status = cuda_stage_create(&made->stage);
+    if (status == TUTTI_OK)
+        status = cuda_stage_create(&made->stage);
     pthread_mutex_init(&made->lock, NULL);
     *pg = made;
     if (status == TUTTI_OK && made->widened && made->share && (made->leader || comm->rank != 0))
         return TUTTI_OK;
-    return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
+    return status == TUTTI_OK || status == TUTTI_ERR_NO_MEMORY
+               ? error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call)
+               : error_context(status, "%s", call);
 }
 
 /* Close everything but what works use. There are no operations any more. */
 static void pg_close(struct tutti_pg *pg)
 {
     struct pg_key *key;
-    cpu_group_set_messages(pg->comm->group, NULL, NULL);
+    pg_messages_close(pg);
     pg_messages_drop(pg);
     while ((key = pg_map_take_any(&pg->tags)))
         free(key); /* the first member of struct pg_tag */
     pg_map_clear(&pg->tags);
     pg_map_clear(&pg->announced);
-    cpu_team_destroy(*cpu_group_team(pg->comm->group));
-    *cpu_group_team(pg->comm->group) = NULL;
+    if (!pg->control.wire) {
+        cpu_team_destroy(*cpu_group_team(pg->comm->group));
+        *cpu_group_team(pg->comm->group) = NULL;
+    }
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
     cuda_result_give(pg->stage, pg->buffer);
@@ -127,7 +141,10 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
     }
     if (status == TUTTI_OK) {
         comm->service = COMM_SERVES;
-        peers_set_progress(comm->peers, NULL, NULL); /* the engine waits, not the caller */
+        /* The engine waits, not the caller. */
+        comm->progress = NULL;
+        if (!made->control.wire)
+            peers_set_progress(comm->peers, NULL, NULL);
         *pg = made;
         return TUTTI_OK;
     }

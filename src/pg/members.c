@@ -8,6 +8,7 @@
 #include "base/rank_set.h"
 #include "base/text.h"
 #include "bootstrap/agree.h"
+#include "comm/hierarchy.h"
 #include "store/store.h"
 
 #include <stdio.h>
@@ -186,7 +187,7 @@ static enum tutti_status check_other_list(const struct agree *agree, int rank)
 static void config_adapt(const struct tutti_comm *from, const struct pg_members *members, int which,
                          struct tutti_comm *made)
 {
-    if (which == COMM_HOST && from->backend != &cpu_backend) {
+    if (which == COMM_HOST && from->backend->enqueues) {
         free(made->links);
         made->links = NULL;
         made->backend = &cpu_backend;
@@ -253,6 +254,8 @@ static void group_init(struct group *self, struct tutti_comm *comm,
         .name = comm->name,
         .nonce = comm->nonce,
         .peers = comm->peers,
+        .left_elsewhere = comm->backend->many_hosts ? hierarchy_left : NULL,
+        .hierarchy = comm->group,
         .aborts = &comm->aborts,
         .rank = comm->rank,
         .topic = self->topic,

@@ -25,6 +25,7 @@
 #include "base/signature.h"
 #include "cpu/group.h"
 #include "pg/pg.h"
+#include "pg/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,43 @@
 enum { SHORT_BYTES = 1024, SHORT_KEPT = 16, RETRY_MS = 50 };
 
 enum kind { ANNOUNCED = 1, ANNOUNCED_SHORT, GO, TAKEN, REFUSED, DATA, WITHDRAWN };
+
+/* ---- the way to a peer: the lane PAIR of one host, packets between hosts -----------------------
+ */
+
+static size_t way_most(const struct tutti_pg *pg)
+{
+    return pg->control.wire ? PG_WIRE_BYTES : cpu_message_most(pg->comm->group);
+}
+
+static bool way_send(struct tutti_pg *pg, int to, const struct cpu_message *message,
+                     const void *data, size_t bytes)
+{
+    return pg->control.wire ? pg_wire_message_send(pg->control.wire, to, message, data, bytes)
+                            : cpu_message_send(pg->comm->group, to, message, data, bytes);
+}
+
+static bool way_next(struct tutti_pg *pg, int from, struct cpu_message *message)
+{
+    return pg->control.wire ? pg_wire_message_next(pg->control.wire, from, message)
+                            : cpu_message_next(pg->comm->group, from, message);
+}
+
+static const void *way_data(struct tutti_pg *pg, int from, size_t bytes)
+{
+    return pg->control.wire ? pg_wire_message_data(pg->control.wire, from)
+                            : cpu_message_data(pg->comm->group, from, bytes);
+}
+
+static void way_taken(struct tutti_pg *pg, int from)
+{
+    if (pg->control.wire)
+        pg_wire_message_taken(pg->control.wire, from);
+    else
+        cpu_message_taken(pg->comm->group, from);
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 static size_t bytes_of(const struct pg_operation *operation)
 {
@@ -210,12 +248,12 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
 {
     struct pg_operation *operation = note->operation;
     const size_t bytes = bytes_of(operation);
-    const bool is_short = bytes <= SHORT_BYTES && bytes <= cpu_message_most(pg->comm->group) &&
+    const bool is_short = bytes <= SHORT_BYTES && bytes <= way_most(pg) &&
                           pg->short_sent[note->peer] < 2 * SHORT_KEPT;
     const struct cpu_message message = {is_short ? ANNOUNCED_SHORT : ANNOUNCED, note->id,
                                         note->signature, note->tag};
-    if (!cpu_message_send(pg->comm->group, note->peer, &message, pg_staging_message_data(operation),
-                          is_short ? bytes : 0))
+    if (!way_send(pg, note->peer, &message, pg_staging_message_data(operation),
+                  is_short ? bytes : 0))
         return false;
     POINT("message.announced");
     operation->is_announced = true;
@@ -233,13 +271,12 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
 static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any)
 {
     struct pg_operation *operation = note->operation;
-    const size_t most = cpu_message_most(pg->comm->group), bytes = bytes_of(operation);
+    const size_t most = way_most(pg), bytes = bytes_of(operation);
     const struct cpu_message message = {DATA, note->id, 0, 0};
     while (operation->moved < bytes) {
         const size_t left = bytes - operation->moved, piece = left < most ? left : most;
-        if (!cpu_message_send(pg->comm->group, note->peer, &message,
-                              (const char *)pg_staging_message_data(operation) + operation->moved,
-                              piece))
+        if (!way_send(pg, note->peer, &message,
+                      (const char *)pg_staging_message_data(operation) + operation->moved, piece))
             return false;
         POINT("message.sent");
         *any = true;
@@ -257,8 +294,7 @@ static bool note_send(struct tutti_pg *pg, struct pg_note *note, bool *any)
     const bool announces = note->kind == ANNOUNCED;
     if (note->kind == DATA)
         return data_send(pg, note, any);
-    if (announces ? !announcement_send(pg, note)
-                  : !cpu_message_send(pg->comm->group, note->peer, &message, NULL, 0))
+    if (announces ? !announcement_send(pg, note) : !way_send(pg, note->peer, &message, NULL, 0))
         return false;
     if (!announces)
         free(note);
@@ -457,8 +493,8 @@ static bool announcement_take(struct tutti_pg *pg, int from, const struct cpu_me
                              .tag = message->parameter,
                              .signature = message->signature};
     if (is_short && bytes)
-        memcpy(note + 1, cpu_message_data(pg->comm->group, from, bytes), bytes);
-    cpu_message_taken(pg->comm->group, from);
+        memcpy(note + 1, way_data(pg, from, bytes), bytes);
+    way_taken(pg, from);
     if (!announcement_match(pg, note))
         unmatched_append(pg, note);
     return true;
@@ -468,16 +504,15 @@ static void data_take(struct tutti_pg *pg, int from, uint64_t id)
 {
     struct pg_operation *operation = id_find(pg, from, id);
     if (operation) {
-        const size_t left = bytes_of(operation) - operation->moved,
-                     most = cpu_message_most(pg->comm->group);
+        const size_t left = bytes_of(operation) - operation->moved, most = way_most(pg);
         const size_t piece = left < most ? left : most;
         pg->comm->isa->copy((char *)pg_staging_message_data(operation) + operation->moved,
-                            cpu_message_data(pg->comm->group, from, piece), piece);
+                            way_data(pg, from, piece), piece);
         operation->moved += piece;
         operation->deadline = deadline_after(operation->timeout_ms);
         POINT("message.taken");
     }
-    cpu_message_taken(pg->comm->group, from);
+    way_taken(pg, from);
     pg_control_notify(pg->control.rings[from]); /* the next piece is copied meanwhile */
     if (operation && operation->moved == bytes_of(operation))
         finish_well(pg, operation);
@@ -487,7 +522,7 @@ static void data_take(struct tutti_pg *pg, int from, uint64_t id)
 static void answer_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
 {
     struct pg_operation *operation = id_find(pg, -1, message->id);
-    cpu_message_taken(pg->comm->group, from);
+    way_taken(pg, from);
     if (message->kind == TAKEN)
         pg->short_sent[from] -= SHORT_KEPT;
     if (message->kind == TAKEN || !operation || operation->args.peer != from ||
@@ -509,7 +544,7 @@ static void withdrawal_take(struct tutti_pg *pg, int from, const struct cpu_mess
         .status = TUTTI_ERR_TIMEOUT, .rank = from, .peer = pg->control.rank};
     struct pg_operation *operation = id_find(pg, from, message->id);
     struct pg_note *note = unmatched_first(pg, message->parameter, from);
-    cpu_message_taken(pg->comm->group, from);
+    way_taken(pg, from);
     while (note && note->id != message->id)
         note = note_of(note->line.next);
     if (note)
@@ -524,6 +559,8 @@ static void withdrawal_take(struct tutti_pg *pg, int from, const struct cpu_mess
 static void places_tell(struct tutti_pg *pg, int from)
 {
     enum { TELL_EVERY = LAYOUT_WINDOW / 2 };
+    if (pg->control.wire) /* the sender looks */
+        return;
     const uint64_t read = cpu_messages_read(pg->comm->group, from);
     if (read / TELL_EVERY != pg->places_told[from] / TELL_EVERY)
         pg_control_notify(pg->control.rings[from]);
@@ -550,7 +587,7 @@ static bool messages_take(void *context, int from)
     struct tutti_pg *pg = context;
     struct cpu_message message;
     bool any = false;
-    while (cpu_message_next(pg->comm->group, from, &message) && message_take(pg, from, &message))
+    while (way_next(pg, from, &message) && message_take(pg, from, &message))
         any = true;
     if (any)
         places_tell(pg, from);
@@ -561,8 +598,16 @@ static bool messages_take(void *context, int from)
 
 void pg_messages_open(struct tutti_pg *pg)
 {
-    if (pg->comm->rules.paths.all)
+    if (pg->comm->rules.paths.all && !pg->control.wire)
         cpu_group_set_messages(pg->comm->group, messages_take, pg);
+}
+
+void pg_messages_close(struct tutti_pg *pg)
+{
+    if (pg->control.wire)
+        pg_wire_close(pg->control.wire, (int)pg->control.own->left - 1);
+    else
+        cpu_group_set_messages(pg->comm->group, NULL, NULL);
 }
 
 bool pg_messages_take(struct tutti_pg *pg)

@@ -12,11 +12,12 @@ enum { TEXT_BYTES = 640 };
 
 enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status, int peer)
 {
+    const int first = comm->backend->many_hosts ? PEERS_ELSEWHERE : 0;
     const struct tutti_fault fault = {
         .struct_size = sizeof fault,
         .status = status,
-        .rank = comm->rank,
-        .peer = peer,
+        .rank = first + comm->rank,
+        .peer = first + peer,
         .sequence = peers_sequence(comm->peers),
     };
     return peers_fail(comm->peers, &fault);

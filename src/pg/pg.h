@@ -410,6 +410,8 @@ static inline bool pg_is_message(const struct pg_operation *operation)
 }
 
 void pg_messages_open(struct tutti_pg *pg);
+/* The thread has ended. Between hosts, tells the other ranks that this one has left. */
+void pg_messages_close(struct tutti_pg *pg);
 /* A send or receive has been submitted. */
 void pg_message_begin(struct tutti_pg *pg, struct pg_operation *operation);
 /* Take what has come; send what there is room for. Return whether there was anything. */

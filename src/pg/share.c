@@ -29,6 +29,7 @@ enum { ROW_WORDS = 1 + sizeof(struct share_header) / sizeof(uint64_t) };
 struct pg_share {
     struct tutti_comm *comm;
     int current;
+    struct segment gathered[BUFFERS]; /* of ranks of several hosts: the bytes of all */
     int fd; /* of the own current segment if the others have not mapped it; else -1 */
     struct segment segments[NODE_RANKS][BUFFERS];
     struct share_header headers[NODE_RANKS];
@@ -79,6 +80,7 @@ static void buffer_drop(struct pg_share *share, int buffer)
 {
     for (int r = 0; r < share->comm->world_size; r++)
         segment_unmap(&share->segments[r][buffer]);
+    segment_unmap(&share->gathered[buffer]);
 }
 
 static void fd_close(struct pg_share *share)
@@ -119,6 +121,46 @@ static enum tutti_status segment_attach(void *context, int rank, int fd)
     segment_unmap(mapping);
     enum tutti_status status = segment_map(fd, share->headers[rank].capacity, mapping);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "the segment of rank %d", rank);
+}
+
+/* ---- several hosts -------------------------------------------------------------------------- */
+
+static size_t line_round(size_t bytes)
+{
+    return (bytes + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
+}
+
+/* Gather the bytes of all ranks. */
+static enum tutti_status bytes_gather(struct pg_share *share, int64_t timeout_ms,
+                                      struct pg_view *views)
+{
+    struct tutti_comm *comm = share->comm;
+    struct segment *gathered = &share->gathered[share->current];
+    size_t counts[NODE_RANKS], displacements[NODE_RANKS], total = 0;
+    int fd = -1;
+    for (int r = 0; r < comm->world_size; r++) {
+        counts[r] = share->headers[r].bytes;
+        displacements[r] = total;
+        total += line_round(counts[r]);
+    }
+    enum tutti_status status = TUTTI_OK;
+    if (total > gathered->bytes) {
+        segment_unmap(gathered);
+        status = segment_create("tutti-share", total + total / 4, gathered, &fd);
+    }
+    if (fd >= 0)
+        close(fd);
+    status = status_agree(&share->gather, status, timeout_ms);
+    struct coll_args args = coll_args_make(share->segments[comm->rank][share->current].base,
+                                           gathered->base, 0, TUTTI_UINT8, NULL, 0);
+    args.count = counts[comm->rank];
+    args.recv_blocks = (struct coll_blocks){.counts = counts, .displacements = displacements};
+    if (status == TUTTI_OK)
+        status =
+            comm_run(comm, TUTTI_COLLECTIVE_ALL_GATHER_V, &args, timeout_ms, TUTTI_STREAM_DEFAULT);
+    for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++)
+        views[r] = (struct pg_view){(unsigned char *)gathered->base + displacements[r], counts[r]};
+    return status;
 }
 
 /* ---- the exchange ---------------------------------------------------------------------------- */
@@ -177,15 +219,16 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
 {
     status = headers_exchange(share, status, bytes, timeout_ms);
     POINT("share.headers");
+    const bool hosts = share->comm->backend->many_hosts;
     if (status == TUTTI_OK)
-        status = new_attach(share, timeout_ms);
+        status = hosts ? bytes_gather(share, timeout_ms, views) : new_attach(share, timeout_ms);
     *failed_rank = share->gather.blamed;
     /* After a failure all ranks drop the segments of this exchange, and the next exchange that uses
      * them makes new ones. */
     if (status != TUTTI_OK)
         buffer_drop(share, share->current);
     fd_close(share);
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK && !hosts)
         status = views_make(share, views, failed_rank);
     share->current = (share->current + 1) % BUFFERS;
     return status;

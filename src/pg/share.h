@@ -10,7 +10,7 @@
  * that has received all headers of exchange e knows that all ranks have finished reading exchange e
  * - 1, so in exchange e + 1 it may overwrite the segment of e - 1. The headers, with the sizes and
  * the status, travel by all-gathers of the communicator. The all-gathers provide waits, deadlines
- * and faults, and their release makes the bytes visible.
+ * and faults, and their release makes the bytes visible. Ranks of several hosts gather the bytes.
  */
 #ifndef TUTTI_PG_SHARE_H
 #define TUTTI_PG_SHARE_H

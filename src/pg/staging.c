@@ -119,11 +119,11 @@ static enum tutti_status piece_out(void *context, uint64_t piece)
 static void team_start(struct tutti_pg *pg, const struct pg_operation *operation)
 {
     const struct cuda_cut *cut = &operation->cuda->cut;
-    struct cpu_team **team = cpu_group_team(pg->comm->group);
-    if (pg->threads < 2 || !is_all_reduce(operation) || operation->inputs > 1 ||
+    if (pg->control.wire || pg->threads < 2 || !is_all_reduce(operation) || operation->inputs > 1 ||
         cut->own * cut->width <= TEAM_BYTES ||
         !rank_set_empty(peers_ranks(pg->comm->peers)->remote))
         return;
+    struct cpu_team **team = cpu_group_team(pg->comm->group);
     if (!*team)
         *team = cpu_team_create(pg->threads);
     if (*team)

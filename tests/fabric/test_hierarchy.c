@@ -17,8 +17,6 @@
 #include "reference.h"
 #include "tutti/collectives.h"
 #include "tutti/communicators.h"
-#include "tutti/pg.h"
-#include "tutti/recovery.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -364,7 +362,6 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
     struct tutti_comm_options options = {.struct_size = sizeof options, .name = "plain"};
     char text[4096];
     tutti_comm_t *comm, *sub;
-    tutti_pg_t *pg;
     host_set("AAB"[rank]);
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_DECLINED);
     RANKS_CHECK(says("rank 0, rank 1 on") && says("rank 2 on") && says("options->fabric"));
@@ -388,10 +385,6 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
     struct tutti_unique_id id = {{0}};
     RANKS_CHECK(tutti_comm_create_from_id(&id, rank, 3, &options, &sub) == TUTTI_ERR_INVALID);
     RANKS_CHECK(says("options->fabric"));
-    RANKS_CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_ERR_DECLINED && says("several hosts"));
-    struct tutti_shrink_result result = {.struct_size = sizeof result};
-    RANKS_CHECK(tutti_comm_shrink(comm, store, NULL, &sub, &result) == TUTTI_ERR_DECLINED);
-    RANKS_CHECK(says("several hosts"));
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     tutti_comm_destroy(comm);
     tutti_fabric_close(fabric);
