@@ -12,7 +12,9 @@ of 1.
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
+import os
 import time
 import weakref
 from datetime import timedelta
@@ -62,7 +64,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._store = tutti.Store.wrap(store)
         self._timeout = timeout
         seconds = timeout.total_seconds()
-        self._comm = tutti.Communicator.from_store(self._store, rank, size, timeout=seconds)
+        self._comm = tutti.Communicator.from_store(self._store, rank, size, timeout=seconds, fabric=_fabric())
         self._background = tutti.ProcessGroup(self._comm.dup(), timeout=seconds)
         self._worker = Worker(f"tutti {name}")
         self._options = ffi.NULL
@@ -736,6 +738,13 @@ class ProcessGroup(dist.ProcessGroup):
         if not self._is_block(block, whole):
             raise InvalidError(f"tutti: {whole.numel()} elements of {whole.dtype} do not hold {self._size} blocks of "
                                f"{block.numel()} of {block.dtype}")
+
+
+@functools.cache
+def _fabric() -> tutti.Fabric | None:
+    """That of all groups, whose ranks may then run on several hosts."""
+    url = os.environ.get("TUTTI_FABRIC")
+    return tutti.Fabric(url) if url else None
 
 
 def _refuse_capture(title: str, device: torch.device) -> None:
