@@ -8,11 +8,11 @@
 
 #include "base/deadline.h"
 #include "base/log.h"
+#include "base/wait.h"
 #include "comm/comm.h"
 #include "ipc/process.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +21,9 @@ enum {
     MEETING_MS = 60000,
     PROBED_TAG = 32767,
     PROBED_TAGS = 64,
-    SLEPT_NS = 500000,
-    BURST_NS = 100000,
+    SOON_NS = 100000000,
+    SOON_RESTS = 64,
+    REST_NS = 10000, /* and longer: a nap, a sleep, or another thread's turn */
 };
 
 /* What a rank tells the others before they meet. */
@@ -47,19 +48,29 @@ static void probe(const struct comm *comm)
             return;
 }
 
-/* While a rank waits in Tutti, a peer may wait for a message that this rank has begun to send. A
- * rank that has slept since the last time goes on for a while: such a message needs several steps.
- */
+/* While a rank waits in Tutti, a peer may wait for a message that this rank has begun to send. So
+ * the rank polls, as MPI does, for 100 ms of a call, or for 64 rests if other threads use its core.
+ * After that a message may be late by the millisecond of a sleep. A message needs several steps, so
+ * a rank that has rested probes for an eighth of that time. */
 static int progress(void *context)
 {
     struct comm *comm = context;
-    const int64_t begin = deadline_now();
+    int64_t now = deadline_now();
+    const int64_t begin = now;
+    if (!comm->waits_from) {
+        comm->waits_from = comm->probed = begin;
+        comm->rests = 0;
+    }
+    const int64_t away = begin - comm->probed;
+    comm->rests += away > REST_NS;
     probe(comm);
-    while (begin - comm->probed > SLEPT_NS && deadline_now() - begin < BURST_NS) {
-        sched_yield();
+    while (away > REST_NS && now - begin < away / 8) {
+        if (!wait_yield(&now))
+            now = deadline_now();
         probe(comm);
     }
     comm->probed = deadline_now();
+    comm->progress_soon = begin - comm->waits_from < SOON_NS && comm->rests < SOON_RESTS;
     return 0;
 }
 
@@ -131,7 +142,7 @@ static void meet(struct comm *comm)
         comm->tutti = NULL;
         return;
     }
-    peers_progress_often(comm->tutti->peers);
+    peers_progress_often(comm->tutti->peers, &comm->progress_soon);
 }
 
 /* ---- its life -------------------------------------------------------------------------------- */
@@ -193,5 +204,9 @@ struct comm *comm_find(const struct real *real, uintptr_t handle)
         comm = comm_add(real, handle);
     if (comm && comm->calls < CALLS && ++comm->calls == CALLS)
         meet(comm);
-    return comm && comm->tutti ? comm : NULL;
+    if (!comm || !comm->tutti)
+        return NULL;
+    comm->waits_from = 0;
+    comm->progress_soon = true;
+    return comm;
 }

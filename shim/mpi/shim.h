@@ -68,8 +68,11 @@ struct comm {
     uintptr_t handle; /* MPI's */
     const struct real *real;
     int rank, size;
-    int calls;      /* so far, until there are 2 */
-    int64_t probed; /* when MPI last made progress in a wait */
+    int calls; /* so far, until there are 2 */
+    /* Of the call: when it first waited, or 0, and when MPI last made progress. */
+    int64_t waits_from, probed;
+    int rests; /* in its waits */
+    bool progress_soon;
 };
 
 /* The communicator that serves a call; NULL if MPI does. Collective: the second call makes it. */

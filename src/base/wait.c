@@ -12,6 +12,7 @@ enum {
     LOOK_EVERY = 64, /* rounds */
     CHECK_NS = 20000000,
     FIRST_NAP_NS = 1000,
+    SOON_NAP_NS = 20000,
     LONG_YIELD_NS = 2000000,
     LONG_YIELD_TIMES = 16,
 };
@@ -63,39 +64,56 @@ static enum wait_depth depth_of(struct state *state, bool rings)
     return WAIT_ALL;
 }
 
+static bool is_soon(const struct waiter *waiter)
+{
+    return waiter->progress_soon && *waiter->progress_soon;
+}
+
+static bool is_cancelled(const struct waiter *waiter, struct state *state)
+{
+    const bool cancelled = waiter->progress && waiter->progress(waiter->progress_context);
+    state->now = deadline_now(); /* it may have taken long */
+    return cancelled;
+}
+
 static bool must_end(const struct waiter *waiter, struct state *state, int64_t round,
                      enum wait_end *end)
 {
-    const bool sleeps = round >= state->yields;
+    const bool soon = is_soon(waiter), sleeps = round >= state->yields && !soon;
     const enum wait_depth depth = depth_of(state, sleeps && waiter->bell);
+    *end = WAIT_CANCELLED;
     if (!sleeps && depth == WAIT_MEMORY && round % LOOK_EVERY != LOOK_EVERY - 1)
-        return false;
+        return soon && is_cancelled(waiter, state);
     const int waited_s = waiter->remind ? reminder_due(&state->reminder, state->now) : 0;
     if (waited_s)
         waiter->remind(waiter->context, waited_s);
+    if (is_cancelled(waiter, state))
+        return true;
     *end = WAIT_DONE;
-    if (waiter->progress && waiter->progress(waiter->progress_context))
-        *end = WAIT_CANCELLED;
-    else if (waiter->look && waiter->look(waiter->context, depth))
+    if (waiter->look && waiter->look(waiter->context, depth))
         *end = WAIT_TROUBLE;
     else if (state->now >= state->deadline)
         *end = WAIT_LATE;
-    state->now = deadline_now(); /* the callbacks may have taken long */
+    state->now = deadline_now(); /* look() may have taken long */
     return *end != WAIT_DONE;
 }
 
 /* Returns whether the event has come. */
 static bool rest(const struct waiter *waiter, struct state *state, int64_t round)
 {
-    if (round < state->yields) {
+    const bool soon = is_soon(waiter);
+    if (round < state->yields || soon) {
         if (waiter->yields_at_once && !waiter->yields_at_once(waiter->context, state->now) &&
             wait_spin(waiter->poll, waiter->context, WAIT_QUICK_POLLS, POLLS))
             return true;
-        if (!wait_yield(&state->now))
-            state->yields = 0;
-        return waiter->poll(waiter->context);
+        const bool yielded = wait_yield(&state->now);
+        state->yields = yielded ? state->yields : 0;
+        if (yielded || !soon)
+            return waiter->poll(waiter->context);
     }
-    if (waiter->bell) {
+    if (soon) {
+        nanosleep(&(struct timespec){.tv_nsec = SOON_NAP_NS}, NULL);
+    } else if (waiter->bell) {
         const int64_t left_ms = deadline_left_ms(state->deadline);
         waiter->bell(waiter->context,
                      left_ms < 0 || left_ms > WAIT_SLICE_MS ? WAIT_SLICE_MS : left_ms);

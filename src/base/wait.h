@@ -6,7 +6,7 @@
  * 2. Yield: rounds of a poll and a wait_yield(), a number of times that the caller chooses. Skipped
  *    while yields take long.
  * 3. Sleep: on the caller's bell for 50 ms at most, or, without a bell, in naps that double from
- *    1 us up to a limit of the caller.
+ *    1 us up to a limit of the caller. Not while progress() is wanted soon.
  *
  * The spin is inlined. It reads no clock and makes no system call. The rest is waiter_run().
  */
@@ -57,6 +57,9 @@ struct waiter {
     /* The application's function, called with each look. Non-zero cancels the wait. */
     int (*progress)(void *progress_context);
     void *progress_context;
+    /* While true, progress() is called in each round, and the waiter does not sleep: where it may
+     * not yield, it naps for 20 us. NULL: false. progress() may change it. */
+    const bool *progress_soon;
     /* In ns of CLOCK_MONOTONIC. Several waits may share one deadline: the first wait whose spin was
      * not enough finds 0 and sets it, timeout_ms from then. NULL: never. */
     int64_t *deadline;

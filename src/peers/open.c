@@ -17,8 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With more ranks than cores, a peer may need this core several times to make progress. */
-enum { YIELDS_OVERSUBSCRIBED = 4000 };
+enum {
+    /* With more ranks than cores, a peer may need this core several times to make progress. */
+    YIELDS_OVERSUBSCRIBED = 4000,
+    POLLS_OFTEN = 200, /* about 3 us, before the first progress */
+};
 
 /* [out] id, for threads of this process. */
 static enum tutti_status arena_create(struct peers *peers, int *fd, uint64_t *id)
@@ -218,9 +221,12 @@ void peers_set_progress(struct peers *peers, int (*progress)(void *context), voi
     peers->progress_context = context;
 }
 
-void peers_progress_often(struct peers *peers)
+void peers_progress_often(struct peers *peers, const bool *soon)
 {
     peers->progress_often = true;
+    peers->progress_soon = soon;
+    if (peers->ranks.polls > POLLS_OFTEN)
+        peers->ranks.polls = POLLS_OFTEN;
 }
 
 void peers_close(struct peers *peers)

@@ -80,8 +80,9 @@ void peers_settle(struct peers *peers);
 void peers_close(struct peers *peers);
 /* Sets the function that each wait of an operation calls from now on; NULL: none. */
 void peers_set_progress(struct peers *peers, int (*progress)(void *context), void *context);
-/* From now on a rank that sleeps in a wait calls that function every millisecond. */
-void peers_progress_often(struct peers *peers);
+/* From now on a rank that sleeps in a wait calls that function every millisecond; and in each round
+ * of the wait, without a sleep, while *soon. The waiting thread alone reads and writes it. */
+void peers_progress_often(struct peers *peers, const bool *soon);
 
 /* ---- facts ----------------------------------------------------------------------------------- */
 

@@ -69,7 +69,8 @@ struct peers {
     int yields;                     /* until a waiter sleeps */
     int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
     void *progress_context;
-    bool progress_often; /* every millisecond, also while the rank sleeps */
+    bool progress_often;       /* every millisecond, also while the rank sleeps */
+    const bool *progress_soon; /* in each round of a wait while true: struct waiter; may be NULL */
     bool oversubscribed;
     bool membarrier; /* see bell.c */
     bool borrowed;   /* the channel is other peers' */

@@ -154,6 +154,7 @@ static enum tutti_status wait_run(struct peers_wait *wait)
         .context = wait,
         .progress = peers->progress,
         .progress_context = peers->progress_context,
+        .progress_soon = peers->progress_soon,
         .deadline = &peers->deadline, /* of the operation */
         .timeout_ms = wait->request->timeout_ms,
         .yields = peers->yields,

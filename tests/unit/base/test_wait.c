@@ -29,12 +29,13 @@ static struct {
 /* What the callbacks answer; 0: never. */
 static struct {
     int done_at_poll, trouble_at_look, cancel_at_progress;
+    int soon_until;     /* the call of progress() that clears `soon` */
     bool done_with_end; /* the event comes while trouble, the deadline or a cancel is found */
     int64_t deadline;
     bool polls_on;
 } plan;
 
-static bool done;
+static bool done, soon;
 
 int __wrap_sched_yield(void);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
@@ -118,7 +119,9 @@ static void remind(void *context, int waited_s)
 static int progress(void *context)
 {
     assert_ptr_equal(context, &seen);
-    if (++seen.progress != plan.cancel_at_progress)
+    if (++seen.progress == plan.soon_until)
+        soon = false;
+    if (seen.progress != plan.cancel_at_progress)
         return 0;
     done = plan.done_with_end;
     return 1;
@@ -145,7 +148,7 @@ static int setup(void **state)
     seen.now = start += 1000 * INT64_C(1000000000);
     seen.yield_ns = YIELD_NS;
     plan.deadline = DEADLINE_NEVER;
-    done = false;
+    done = soon = false;
     return 0;
 }
 
@@ -290,6 +293,41 @@ static void progress_cancels(void **state)
     assert_int_equal(seen.bells, 4);
 }
 
+/* progress() is called in each round, and the waiter does not sleep, but where yields take long;
+ * then it naps. Peers are looked at as before. */
+static void progresses_in_each_round_while_soon(void **state)
+{
+    (void)state;
+    struct waiter waiter = WAITER;
+    waiter.progress = progress;
+    waiter.progress_soon = &soon;
+    soon = true;
+    plan.done_at_poll = 5000;
+    assert_int_equal(waiter_run(&waiter), WAIT_DONE);
+    assert_int_equal(seen.progress, 4999);
+    assert_int_equal(seen.yields, 4999);
+    assert_int_equal(seen.naps + seen.bells, 0);
+    assert_int_equal(looks_seen(), 4999 / 64);
+
+    assert_int_equal(setup(NULL), 0);
+    soon = true;
+    seen.yield_ns = 10 * MS;
+    plan.soon_until = 3000;
+    plan.deadline = seen.now + 150 * MS;
+    assert_int_equal(waiter_run(&waiter), WAIT_LATE);
+    assert_int_equal(seen.yields, 2);
+    assert_int_equal(seen.naps, 2998); /* the second yield was the last one */
+    assert_int_equal(seen.longest_nap, 20000);
+    assert_true(seen.looks[WAIT_ALL] >= 3);
+    assert_int_equal(seen.bells, 2);
+
+    assert_int_equal(setup(NULL), 0);
+    soon = true;
+    plan.cancel_at_progress = 5;
+    assert_int_equal(waiter_run(&waiter), WAIT_CANCELLED);
+    assert_int_equal(seen.yields, 4);
+}
+
 /* The event comes while the waiter finds out why the wait should end. */
 static void event_wins(void **state)
 {
@@ -372,6 +410,7 @@ int main(void)
         TEST(polls_on_if_the_core_is_free),
         TEST(trouble_ends),
         TEST(progress_cancels),
+        TEST(progresses_in_each_round_while_soon),
         TEST(event_wins),
         TEST(reminds_after_5_s_and_each_doubling),
         TEST(starts_the_deadline_once),
