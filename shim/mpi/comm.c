@@ -7,6 +7,7 @@
 #include "shim.h"
 
 #include "base/deadline.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "base/wait.h"
 #include "comm/comm.h"
@@ -76,19 +77,6 @@ static int progress(void *context)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static struct tutti_call_options call_options = {.struct_size = sizeof call_options};
-
-static void options_read(void)
-{
-    const char *text = getenv("TUTTI_TIMEOUT_MS");
-    call_options.timeout_ms = text && *text ? 0 : -1;
-}
-
-const struct tutti_call_options *comm_options(void)
-{
-    return &call_options;
-}
-
 /* Whether this rank could be served, before it knows of the others. */
 static bool serves(const struct comm *comm, struct card *card)
 {
@@ -142,6 +130,10 @@ static void meet(struct comm *comm)
         comm->tutti = NULL;
         return;
     }
+    int64_t timeout_ms = 0; /* none, as with MPI */
+    (void)env_int64("TUTTI_TIMEOUT_MS", &timeout_ms);
+    comm->tutti->timeout_ms = timeout_ms ? timeout_ms : -1;
+    comm->tutti->timeout_source = TIMEOUT_OF_ENVIRONMENT;
     peers_progress_often(comm->tutti->peers, &comm->progress_soon);
 }
 
@@ -167,7 +159,6 @@ static bool has_key;
 
 static void start(void)
 {
-    options_read();
     has_key = real_mpi()->Comm_create_keyval(comm_copy, comm_delete, &key, NULL) == 0;
 }
 

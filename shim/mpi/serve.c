@@ -10,7 +10,7 @@
 /* Calls Tutti unless the call has failed already. */
 #define RUN(name, ...)                                                                             \
     check(serving, serving->code == 0 ? tutti_##name##_with(__VA_ARGS__, serving->comm->tutti,     \
-                                                            TUTTI_STREAM_DEFAULT, comm_options())  \
+                                                            TUTTI_STREAM_DEFAULT, NULL)            \
                                       : TUTTI_OK)
 
 static void check(struct serving *serving, enum tutti_status status)
@@ -173,8 +173,7 @@ static void serve_alltoall(struct serving *serving)
 
 static void serve_barrier(struct serving *serving)
 {
-    check(serving,
-          tutti_barrier_with(serving->comm->tutti, NULL, 0, TUTTI_STREAM_DEFAULT, comm_options()));
+    check(serving, tutti_barrier(serving->comm->tutti, NULL, 0, TUTTI_STREAM_DEFAULT));
 }
 
 bool call_serve(const struct real *real, const struct call *call, int *code)

@@ -77,8 +77,6 @@ struct comm {
 
 /* The communicator that serves a call; NULL if MPI does. Collective: the second call makes it. */
 struct comm *comm_find(const struct real *real, uintptr_t handle);
-/* The options of each call: no time-out, as with MPI, unless TUTTI_TIMEOUT_MS sets one. */
-const struct tutti_call_options *comm_options(void);
 
 /* ---- serve.c --------------------------------------------------------------------------------- */
 

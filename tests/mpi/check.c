@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * check [hosts]: each collective by its first name, which the preloaded library serves, against the
- * second one (PMPI_), which is the MPI's own. `hosts`: the ranks are on two hosts, by name.
+ * check [hosts|late]: each collective by its first name, which the preloaded library serves,
+ * against the second one (PMPI_), which is the MPI's own. `hosts`: the ranks are on two hosts, by
+ * name. `late`: a rank comes after the time-out of the others.
  */
 #include <mpi.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +62,9 @@ struct use {
     bool derived;        /* rank 1 describes its data by another type */
 };
 
-static unsigned char in[BYTES], got[BYTES], want[BYTES];
+/* The MPI's own calls get `in` and `want`, which are aligned; the others `sent` and `got`. */
+static unsigned char in[BYTES], want[BYTES], rooms[2][BYTES + 8];
+static unsigned char *sent, *got;
 static int failures, world_rank;
 static const char *about = "";
 
@@ -98,6 +102,7 @@ static void fill(const struct use *use, char kind, size_t bytes)
                                                                  : kind == 'u' ? 0x7fffffff7fffffff
                                                                                : UINT64_MAX);
     }
+    memcpy(sent, in, BYTES);
     memcpy(got, in, BYTES);
     memcpy(want, in, BYTES);
 }
@@ -114,8 +119,9 @@ static void reductions_of(const struct use *use, const struct kind *kind, MPI_Op
 {
     int counts[RANKS];
     MPI_Count large[RANKS];
-    const void *send = use->in_place ? MPI_IN_PLACE : in;
-    const void *root_send = use->in_place && use->rank == use->root ? MPI_IN_PLACE : in;
+    const void *send = use->in_place ? MPI_IN_PLACE : sent, *own_send = send == sent ? in : send;
+    const void *root_send = use->in_place && use->rank == use->root ? MPI_IN_PLACE : sent;
+    const void *own_root_send = root_send == sent ? in : root_send;
     for (int r = 0; r < use->size; r++)
         large[r] = counts[r] = use->count ? (use->count + 3 * r) % MOST : 0;
     fill(use, kind->kind, kind->bytes);
@@ -123,14 +129,14 @@ static void reductions_of(const struct use *use, const struct kind *kind, MPI_Op
         MPI_Allreduce_c(send, got, use->count, kind->type, op, use->comm);
     else
         MPI_Allreduce(send, got, use->count, kind->type, op, use->comm);
-    PMPI_Allreduce(send, want, use->count, kind->type, op, use->comm);
+    PMPI_Allreduce(own_send, want, use->count, kind->type, op, use->comm);
     compare("Allreduce", use);
     fill(use, kind->kind, kind->bytes);
     if (use->wide)
         MPI_Reduce_c(root_send, got, use->count, kind->type, op, use->root, use->comm);
     else
         MPI_Reduce(root_send, got, use->count, kind->type, op, use->root, use->comm);
-    PMPI_Reduce(root_send, want, use->count, kind->type, op, use->root, use->comm);
+    PMPI_Reduce(own_root_send, want, use->count, kind->type, op, use->root, use->comm);
     if (use->rank == use->root)
         compare("Reduce", use);
     fill(use, kind->kind, kind->bytes);
@@ -138,7 +144,7 @@ static void reductions_of(const struct use *use, const struct kind *kind, MPI_Op
         MPI_Reduce_scatter_block_c(send, got, use->count, kind->type, op, use->comm);
     else
         MPI_Reduce_scatter_block(send, got, use->count, kind->type, op, use->comm);
-    PMPI_Reduce_scatter_block(send, want, use->count, kind->type, op, use->comm);
+    PMPI_Reduce_scatter_block(own_send, want, use->count, kind->type, op, use->comm);
     if (memcmp(got, want, (size_t)use->count * kind->bytes) != 0)
         fail("Reduce_scatter_block", use);
     fill(use, kind->kind, kind->bytes);
@@ -146,7 +152,7 @@ static void reductions_of(const struct use *use, const struct kind *kind, MPI_Op
         MPI_Reduce_scatter_c(send, got, large, kind->type, op, use->comm);
     else
         MPI_Reduce_scatter(send, got, counts, kind->type, op, use->comm);
-    PMPI_Reduce_scatter(send, want, counts, kind->type, op, use->comm);
+    PMPI_Reduce_scatter(own_send, want, counts, kind->type, op, use->comm);
     if (memcmp(got, want, (size_t)counts[use->rank] * kind->bytes) != 0)
         fail("Reduce_scatter", use);
 }
@@ -219,8 +225,9 @@ static void moves(const struct use *use)
     MPI_Datatype type;
     const int count = type_of(use, &type);
     const bool is_root = use->rank == use->root;
-    const void *send = use->in_place ? MPI_IN_PLACE : in;
-    const void *root_send = use->in_place && is_root ? MPI_IN_PLACE : in;
+    const void *send = use->in_place ? MPI_IN_PLACE : sent, *own_send = send == sent ? in : send;
+    const void *root_send = use->in_place && is_root ? MPI_IN_PLACE : sent;
+    const void *own_root_send = root_send == sent ? in : root_send;
     MPI_Comm comm = use->comm;
     fill(use, 'i', 4);
     if (use->wide)
@@ -233,92 +240,114 @@ static void moves(const struct use *use)
         MPI_Allgather_c(send, count, type, got, count, type, comm);
     else
         MPI_Allgather(send, count, type, got, count, type, comm);
-    PMPI_Allgather(send, count, type, want, count, type, comm);
+    PMPI_Allgather(own_send, count, type, want, count, type, comm);
     compare("Allgather", use);
     if (use->wide)
         MPI_Alltoall_c(send, count, type, got, count, type, comm);
     else
         MPI_Alltoall(send, count, type, got, count, type, comm);
-    PMPI_Alltoall(send, count, type, want, count, type, comm);
+    PMPI_Alltoall(own_send, count, type, want, count, type, comm);
     compare("Alltoall", use);
     fill(use, 'i', 4);
     if (use->wide)
         MPI_Gather_c(root_send, count, type, got, count, type, use->root, comm);
     else
         MPI_Gather(root_send, count, type, got, count, type, use->root, comm);
-    PMPI_Gather(root_send, count, type, want, count, type, use->root, comm);
+    PMPI_Gather(own_root_send, count, type, want, count, type, use->root, comm);
     compare("Gather", use);
     fill(use, 'i', 4);
     void *to = use->in_place && is_root ? MPI_IN_PLACE : got;
     if (use->wide)
-        MPI_Scatter_c(in, count, type, to, count, type, use->root, comm);
+        MPI_Scatter_c(sent, count, type, to, count, type, use->root, comm);
     else
-        MPI_Scatter(in, count, type, to, count, type, use->root, comm);
+        MPI_Scatter(sent, count, type, to, count, type, use->root, comm);
     PMPI_Scatter(in, count, type, to == got ? want : to, count, type, use->root, comm);
     compare("Scatter", use);
     if (type != MPI_INT)
         MPI_Type_free(&type);
 }
 
-/* Rank r has some elements; the blocks lie in falling order, with gaps. */
+/* A block for each rank, in both forms. */
+struct blocks {
+    int counts[RANKS], displs[RANKS];
+    MPI_Count large[RANKS];
+    MPI_Aint far[RANKS];
+};
+
+static void block_set(struct blocks *blocks, int rank, int count, int displ)
+{
+    blocks->large[rank] = blocks->counts[rank] = count;
+    blocks->far[rank] = blocks->displs[rank] = displ;
+}
+
+/* `each`: rank r has some elements; the blocks lie in falling order, with gaps. `pair`: what two
+ * ranks exchange. */
+static void blocks_fill(const struct use *use, int unit, int back, struct blocks *each,
+                        struct blocks *pair)
+{
+    for (int r = 0, at = use->size * (use->count + 2 * RANKS) - back; r < use->size; r++) {
+        const int most = use->count / 4 * ((r + 1) % 3) + (use->count ? 2 * r : 0);
+        const int count = most / unit / 2 * 2 * unit / 4 * 4 / unit;
+        at -= count + 1;
+        block_set(each, r, count, at);
+        block_set(pair, r, (use->rank + r) % 3 * use->count / 8 * 4 / unit,
+                  r * (use->count + 4) - back);
+    }
+}
+
 static void moves_v(const struct use *use)
 {
-    int counts[RANKS], displs[RANKS], pair_counts[RANKS], pair_displs[RANKS];
-    MPI_Count large[RANKS], pair_large[RANKS];
-    MPI_Aint far[RANKS], pair_far[RANKS];
+    struct blocks each, pair;
     const bool is_root = use->rank == use->root;
-    const void *send = use->in_place ? MPI_IN_PLACE : in;
-    const void *root_send = use->in_place && is_root ? MPI_IN_PLACE : in;
+    const void *send = use->in_place ? MPI_IN_PLACE : sent, *own_send = send == sent ? in : send;
+    const void *root_send = use->in_place && is_root ? MPI_IN_PLACE : sent;
+    const void *own_root_send = root_send == sent ? in : root_send;
     MPI_Datatype type;
     MPI_Comm comm = use->comm;
     const int unit = type_of(use, &type) * 2 == use->count && use->count ? 2 : 1;
-    for (int r = 0, at = 0; r < use->size; r++) {
-        large[r] = counts[r] =
-            (use->count / 4 * ((r + 1) % 3) + (use->count ? 2 * r : 0)) / unit / 2 * 2;
-        if (unit == 1)
-            large[r] = counts[r] = counts[r] / 4 * 4;
-        else
-            large[r] = counts[r] = counts[r] * unit / 4 * 4 / unit;
-        at -= counts[r] + 1;
-        far[r] = displs[r] = at + use->size * (use->count + 2 * RANKS);
-        pair_large[r] = pair_counts[r] = (use->rank + r) % 3 * use->count / 8 * 4 / unit;
-        pair_far[r] = pair_displs[r] = r * (use->count + 4);
-    }
+    /* Displacements may be negative. */
+    const int back = use->root % 2 ? use->size * (use->count + 2 * RANKS) : 0;
+    const ptrdiff_t shift = back * (type == MPI_INT ? 1 : 3) * (ptrdiff_t)sizeof(int);
+    blocks_fill(use, unit, back, &each, &pair);
     fill(use, 'i', 4);
-    const int own = counts[use->rank];
+    const int own = each.counts[use->rank];
     if (use->wide)
-        MPI_Allgatherv_c(send, own, type, got, large, far, type, comm);
+        MPI_Allgatherv_c(send, own, type, got + shift, each.large, each.far, type, comm);
     else
-        MPI_Allgatherv(send, own, type, got, counts, displs, type, comm);
-    PMPI_Allgatherv(send, own, type, want, counts, displs, type, comm);
+        MPI_Allgatherv(send, own, type, got + shift, each.counts, each.displs, type, comm);
+    PMPI_Allgatherv(own_send, own, type, want + shift, each.counts, each.displs, type, comm);
     compare("Allgatherv", use);
     fill(use, 'i', 4);
     if (use->wide)
-        MPI_Gatherv_c(root_send, own, type, got, is_root ? large : NULL, is_root ? far : NULL, type,
-                      use->root, comm);
+        MPI_Gatherv_c(root_send, own, type, got + shift, is_root ? each.large : NULL,
+                      is_root ? each.far : NULL, type, use->root, comm);
     else
-        MPI_Gatherv(root_send, own, type, got, is_root ? counts : NULL, is_root ? displs : NULL,
-                    type, use->root, comm);
-    PMPI_Gatherv(root_send, own, type, want, counts, displs, type, use->root, comm);
+        MPI_Gatherv(root_send, own, type, got + shift, is_root ? each.counts : NULL,
+                    is_root ? each.displs : NULL, type, use->root, comm);
+    PMPI_Gatherv(own_root_send, own, type, want + shift, each.counts, each.displs, type, use->root,
+                 comm);
     compare("Gatherv", use);
     fill(use, 'i', 4);
     void *to = use->in_place && is_root ? MPI_IN_PLACE : got;
     if (use->wide)
-        MPI_Scatterv_c(in, is_root ? large : NULL, is_root ? far : NULL, type, to, own, type,
-                       use->root, comm);
+        MPI_Scatterv_c(sent + shift, is_root ? each.large : NULL, is_root ? each.far : NULL, type,
+                       to, own, type, use->root, comm);
     else
-        MPI_Scatterv(in, is_root ? counts : NULL, is_root ? displs : NULL, type, to, own, type,
-                     use->root, comm);
-    PMPI_Scatterv(in, counts, displs, type, to == got ? want : to, own, type, use->root, comm);
+        MPI_Scatterv(sent + shift, is_root ? each.counts : NULL, is_root ? each.displs : NULL, type,
+                     to, own, type, use->root, comm);
+    PMPI_Scatterv(in + shift, each.counts, each.displs, type, to == got ? want : to, own, type,
+                  use->root, comm);
     compare("Scatterv", use);
     fill(use, 'i', 4);
+    const void *send_at = send == sent ? sent + shift : send;
     if (use->wide)
-        MPI_Alltoallv_c(send, pair_large, pair_far, type, got, pair_large, pair_far, type, comm);
+        MPI_Alltoallv_c(send_at, pair.large, pair.far, type, got + shift, pair.large, pair.far,
+                        type, comm);
     else
-        MPI_Alltoallv(send, pair_counts, pair_displs, type, got, pair_counts, pair_displs, type,
-                      comm);
-    PMPI_Alltoallv(send, pair_counts, pair_displs, type, want, pair_counts, pair_displs, type,
-                   comm);
+        MPI_Alltoallv(send_at, pair.counts, pair.displs, type, got + shift, pair.counts,
+                      pair.displs, type, comm);
+    PMPI_Alltoallv(send == sent ? in + shift : send, pair.counts, pair.displs, type, want + shift,
+                   pair.counts, pair.displs, type, comm);
     compare("Alltoallv", use);
     if (type != MPI_INT)
         MPI_Type_free(&type);
@@ -340,6 +369,9 @@ static void all(MPI_Comm comm, int rounds)
             use.wide = round % 2;
             use.in_place = round / 2;
             use.derived = false;
+            const size_t apart = (size_t[]){0, 1, 4}[(c + (size_t)round) % 3]; /* not aligned */
+            sent = rooms[0] + apart;
+            got = rooms[1] + apart;
             reductions(&use);
             for (int derived = 0; derived < 2; derived++) {
                 use.derived = derived;
@@ -390,6 +422,19 @@ static void progress(MPI_Comm comm)
         fprintf(stderr, "messages behind a collective took at most %.1f ms\n", longest);
 }
 
+/* With a time-out: rank 1 comes after it, and rank 0 hears of that. */
+static void late(MPI_Comm comm)
+{
+    int one = 1, sum = 0;
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    for (int i = 0; i < 3; i++)
+        MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, comm);
+    if (world_rank == 1)
+        nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
+    const int code = MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, comm);
+    failures += world_rank == 0 && code == MPI_SUCCESS;
+}
+
 int main(int argc, char **argv)
 {
     const bool hosts = argc > 1 && strcmp(argv[1], "hosts") == 0;
@@ -404,6 +449,11 @@ int main(int argc, char **argv)
         all(MPI_COMM_WORLD, 2);
         all(part, 2);
         MPI_Comm_free(&part);
+        MPI_Finalize();
+        return failures != 0;
+    }
+    if (argc > 1) {
+        late(MPI_COMM_WORLD);
         MPI_Finalize();
         return failures != 0;
     }
