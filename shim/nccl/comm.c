@@ -120,7 +120,6 @@ ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *pa
     const char *name = symbol_names[symbol];
     ncclComm_t comm = calloc(1, sizeof *comm);
     log_start();
-    report_start();
     *made = NULL;
     if (!comm)
         return fail(ncclSystemError, "%s: no memory", name);

@@ -193,9 +193,7 @@ ncclResult_t windows_register(ncclComm_t comm);
 
 enum server { SERVER_TUTTI, SERVER_REAL, SERVERS };
 
-/* Before the first call. */
-void report_start(void);
-/* Counts a call, if TUTTI_NCCL_REPORT is set; begin is that of report_begin(). */
+/* Counts a call, if TUTTI_NCCL_REPORT is set. begin: 0 if it is not. */
 int64_t report_begin(void);
 void report_end(enum symbol symbol, enum server server, size_t bytes, int64_t begin);
 
