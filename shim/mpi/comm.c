@@ -146,10 +146,15 @@ static int comm_copy(uintptr_t comm, int own_key, void *extra, void *in, void *o
     return 0;
 }
 
+/* Relaxed: a handle has become another communicator's only after its deletion, of which the thread
+ * that uses it has heard. */
+static uint64_t deletions;
+
 static int comm_delete(uintptr_t handle, int own_key, void *value, void *extra)
 {
     struct comm *comm = value;
     (void)handle, (void)own_key, (void)extra;
+    order_fetch_add_relaxed_u64(&deletions, 1);
     tutti_comm_destroy(comm->tutti);
     free(comm);
     return 0;
@@ -183,7 +188,7 @@ static struct comm *comm_add(const struct real *real, uintptr_t handle)
     return NULL;
 }
 
-struct comm *comm_find(const struct real *real, uintptr_t handle)
+static struct comm *comm_lookup(const struct real *real, uintptr_t handle)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct comm *comm = NULL;
@@ -195,9 +200,26 @@ struct comm *comm_find(const struct real *real, uintptr_t handle)
         comm = comm_add(real, handle);
     if (comm && comm->calls < CALLS && ++comm->calls == CALLS)
         meet(comm);
-    if (!comm || !comm->tutti)
-        return NULL;
-    comm->waits_from = 0;
-    comm->progress_soon = true;
-    return comm;
+    return comm && comm->tutti ? comm : NULL;
+}
+
+struct comm *comm_find(const struct real *real, uintptr_t handle)
+{
+    /* That of this thread's last call. A deletion by any thread makes it invalid. */
+    static _Thread_local struct {
+        uintptr_t handle;
+        uint64_t deletions;
+        struct comm *comm;
+    } last __attribute__((tls_model("initial-exec")));
+    const uint64_t now = order_load_relaxed_u64(&deletions);
+    if (!last.comm || last.handle != handle || last.deletions != now) {
+        last.comm = comm_lookup(real, handle);
+        last.handle = handle;
+        last.deletions = now;
+        if (!last.comm)
+            return NULL;
+    }
+    last.comm->waits_from = 0;
+    last.comm->progress_soon = true;
+    return last.comm;
 }
