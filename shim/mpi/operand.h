@@ -19,8 +19,9 @@ struct serving {
     const struct comm *comm;
     void *buffers[BUFFERS]; /* freed at the end */
     int used;
-    struct type type; /* of a reduction */
+    const struct type *type; /* of a reduction */
     tutti_op_t op;
+    bool is_logical;
     int code; /* MPI's; not 0: the call has failed */
 };
 

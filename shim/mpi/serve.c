@@ -26,30 +26,42 @@ static bool is_aligned(const void *operand, const struct type *type)
     return (uintptr_t)operand % (type->bytes < 8 ? type->bytes : 8) == 0;
 }
 
+/* 1 for each element that is not 0, of 1, 2, 4 or 8 bytes. */
+static void logical_copy(char *to, const char *from, size_t count, size_t bytes)
+{
+    memset(to, 0, count * bytes);
+    for (size_t i = 0; i < count * bytes; i++)
+        to[i & ~(bytes - 1)] |= from[i] != 0;
+}
+
 /* What is reduced, of so many elements; a copy if `copy`, or if the address is not aligned. */
 static const void *reduce_input(struct serving *serving, size_t count, bool copy)
 {
     const struct call *call = serving->call;
     const void *operand = is_in_place(serving, &call->send) ? call->recv.buffer : call->send.buffer;
-    const size_t bytes = count * serving->type.bytes;
-    if (!copy && is_aligned(operand, &serving->type))
+    const size_t bytes = count * serving->type->bytes;
+    if (!copy && !serving->is_logical && is_aligned(operand, serving->type))
         return operand;
     void *made = operand_buffer(serving, bytes);
-    return made && bytes ? memcpy(made, operand, bytes) : made;
+    if (made && serving->is_logical)
+        logical_copy(made, operand, count, serving->type->bytes);
+    else if (made && bytes)
+        memcpy(made, operand, bytes);
+    return made;
 }
 
 static void *reduce_output(struct serving *serving, size_t count)
 {
     void *operand = recv_of(serving->call);
-    return is_aligned(operand, &serving->type)
+    return is_aligned(operand, serving->type)
                ? operand
-               : operand_buffer(serving, count * serving->type.bytes);
+               : operand_buffer(serving, count * serving->type->bytes);
 }
 
 static void reduce_finish(struct serving *serving, size_t count, const void *bytes)
 {
     if (serving->code == 0 && bytes && bytes != serving->call->recv.buffer)
-        memcpy(recv_of(serving->call), bytes, count * serving->type.bytes);
+        memcpy(recv_of(serving->call), bytes, count * serving->type->bytes);
 }
 
 /* Allreduce, Reduce */
@@ -57,7 +69,7 @@ static void serve_reduce(struct serving *serving)
 {
     const struct call *call = serving->call;
     const size_t count = (size_t)call->send.count;
-    const enum tutti_dtype dtype = serving->type.dtype;
+    const enum tutti_dtype dtype = serving->type->dtype;
     const bool all = call->function == FUNCTION_Allreduce;
     void *to = all || call->root == serving->comm->rank ? reduce_output(serving, count) : NULL;
     const void *from = reduce_input(serving, count, false);
@@ -73,7 +85,7 @@ static void serve_reduce(struct serving *serving)
 static void serve_reduce_scatter(struct serving *serving)
 {
     const struct call *call = serving->call;
-    const enum tutti_dtype dtype = serving->type.dtype;
+    const enum tutti_dtype dtype = serving->type->dtype;
     size_t counts[TUTTI_MAX_RANKS], all = 0;
     for (int r = 0; r < serving->comm->size; r++)
         all += counts[r] = (size_t)block_count(call, &call->send, r);
@@ -196,8 +208,8 @@ bool call_serve(const struct real *real, const struct call *call, int *code)
     };
     struct serving serving = {.real = real, .call = call};
     const bool reduces = call_reduces(call);
-    if (reduces && (!type_plain(real, call->send.type, &serving.type) ||
-                    !(serving.op = op_find(real, call->op, &serving.type))))
+    if (reduces && (!(serving.type = type_plain(real, call->send.type)) ||
+                    !(serving.op = op_find(real, call->op, serving.type, &serving.is_logical))))
         return false;
     serving.comm = comm_find(real, call->comm);
     /* MPI says what is wrong with such a call. Other calls have counts that are not looked at. */

@@ -54,12 +54,14 @@ struct type {
 
 /* Fills the tables. Before other calls. */
 void types_start(const struct real *real);
-/* A type of the table; else false. */
-bool type_plain(const struct real *real, uintptr_t handle, struct type *type);
+/* A type of the table; else NULL. */
+const struct type *type_plain(const struct real *real, uintptr_t handle);
 /* Any type. Returns false if MPI does not know the handle. */
 bool type_find(const struct real *real, uintptr_t handle, struct type *type);
-/* The operation of a reduction; NULL if Tutti does not have it for this type. */
-tutti_op_t op_find(const struct real *real, uintptr_t handle, const struct type *type);
+/* The operation of a reduction; NULL if Tutti does not have it for this type. *is_logical: an
+ * element that is not 0 counts as 1. */
+tutti_op_t op_find(const struct real *real, uintptr_t handle, const struct type *type,
+                   bool *is_logical);
 
 /* ---- comm.c ---------------------------------------------------------------------------------- */
 

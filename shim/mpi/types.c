@@ -15,6 +15,9 @@ enum {
     REAL = OP(SUM) | OP(PROD) | OP(MIN) | OP(MAX),
     WRAP = BITS | OP(SUM) | OP(PROD),
     ALL = BITS | REAL,
+    LOGIC = 1 << 30,
+    C_WRAP = WRAP | LOGIC,
+    C_ALL = ALL | LOGIC,
 };
 
 static const struct type_row {
@@ -33,8 +36,10 @@ static const struct op_row {
     const char *openmpi;
     uint32_t mpich, standard;
     tutti_op_t op;
+    bool is_logical;
 } op_rows[] = {
-#define OP_ROW(openmpi, mpich, standard, op) {"ompi_mpi_op_" #openmpi, mpich, standard, TUTTI_##op},
+#define OP_ROW(openmpi, mpich, standard, op, is_logical)                                           \
+    {"ompi_mpi_op_" #openmpi, mpich, standard, TUTTI_##op, is_logical},
     MPI_OP_MAP(OP_ROW)
 #undef OP_ROW
 };
@@ -82,23 +87,24 @@ void types_start(const struct real *real)
                                 op_rows[i].standard);
 }
 
-bool type_plain(const struct real *real, uintptr_t handle, struct type *type)
+const struct type *type_plain(const struct real *real, uintptr_t handle)
 {
     handle &= real->abi.handle_bits;
     for (unsigned place = place_of(handle); types[place].handle; place = (place + 1) % PLACES)
-        if (types[place].handle == handle) {
-            *type = types[place];
-            return true;
-        }
-    return false;
+        if (types[place].handle == handle)
+            return &types[place];
+    return NULL;
 }
 
 bool type_find(const struct real *real, uintptr_t handle, struct type *type)
 {
     int64_t size;
     intptr_t bound, extent;
-    if (type_plain(real, handle, type))
+    const struct type *plain = type_plain(real, handle);
+    if (plain) {
+        *type = *plain;
         return true;
+    }
     if (real->Type_size_x(handle, &size) != 0 || size < 0 ||
         real->Type_get_extent(handle, &bound, &extent) != 0)
         return false;
@@ -106,11 +112,16 @@ bool type_find(const struct real *real, uintptr_t handle, struct type *type)
     return true;
 }
 
-tutti_op_t op_find(const struct real *real, uintptr_t handle, const struct type *type)
+tutti_op_t op_find(const struct real *real, uintptr_t handle, const struct type *type,
+                   bool *is_logical)
 {
     handle &= real->abi.handle_bits;
     for (int i = 0; i < OPS; i++)
-        if (ops[i] == handle)
-            return type->ops & 1u << (uintptr_t)op_rows[i].op ? op_rows[i].op : NULL;
+        if (ops[i] == handle) {
+            const struct op_row *row = &op_rows[i];
+            *is_logical = row->is_logical;
+            return type->ops & (row->is_logical ? LOGIC : 1u << (uintptr_t)row->op) ? row->op
+                                                                                    : NULL;
+        }
     return NULL;
 }

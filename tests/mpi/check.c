@@ -84,6 +84,16 @@ static void compare(const char *what, const struct use *use)
         fail(what, use);
 }
 
+/* Of truth values (l: integers, t: 0 or 1) some are 0. */
+static uint64_t zeros(char kind, size_t bytes, uint32_t state)
+{
+    uint64_t mask = kind == 't' ? 0x0101010101010101 : UINT64_MAX;
+    for (size_t at = 0; at < 8 && kind == 'l'; at += bytes)
+        if (state >> (at + 8) & 1)
+            mask &= ~(UINT64_MAX >> (64 - 8 * bytes) << 8 * at);
+    return mask;
+}
+
 /* Numbers of a type of so many bytes: floats whose sums and products are exact, and short integers
  * whose sums do not overflow, where Open MPI saturates. MPICH 4.0 compares unsigned as int. */
 static void fill(const struct use *use, char kind, size_t bytes)
@@ -97,10 +107,11 @@ static void fill(const struct use *use, char kind, size_t bytes)
         else if (kind == 'f')
             ((double *)(void *)in)[i] = number;
         else
-            ((uint64_t *)(void *)in)[i] =
-                ((uint64_t)state << 32 | state * 2654435761u) & (bytes < 4     ? 0x0303030303030303u
-                                                                 : kind == 'u' ? 0x7fffffff7fffffff
-                                                                               : UINT64_MAX);
+            ((uint64_t *)(void *)in)[i] = zeros(kind, bytes, state) &
+                                          ((uint64_t)state << 32 | state * 2654435761u) &
+                                          (bytes < 4     ? 0x0303030303030303u
+                                           : kind == 'u' ? 0x7fffffff7fffffff
+                                                         : UINT64_MAX);
     }
     memcpy(sent, in, BYTES);
     memcpy(got, in, BYTES);
@@ -177,18 +188,23 @@ static void reductions(const struct use *use)
         {MPI_C_DOUBLE_COMPLEX, 'f', 16},
         {MPI_UNSIGNED, 'u', 4},
         {MPI_BYTE, 'b', 1},
+        {MPI_SIGNED_CHAR, 'l', 1},
+        {MPI_SHORT, 'l', 2},
+        {MPI_INT, 'l', 4},
+        {MPI_UNSIGNED_LONG, 'l', 8},
+        {MPI_C_BOOL, 't', 1},
     };
-    const MPI_Op ops[] = {MPI_SUM,  MPI_MAX, MPI_MIN,  MPI_PROD,
-                          MPI_BAND, MPI_BOR, MPI_BXOR, MPI_LOR};
+    const MPI_Op ops[] = {MPI_SUM, MPI_MAX,  MPI_MIN,  MPI_PROD, MPI_BAND,
+                          MPI_BOR, MPI_BXOR, MPI_LAND, MPI_LOR,  MPI_LXOR};
     static unsigned turn;
     MPI_Op own;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t o = 0; o < sizeof ops / sizeof *ops; o++) {
             const bool bits = ops[o] == MPI_BAND || ops[o] == MPI_BOR || ops[o] == MPI_BXOR;
-            const bool arithmetic = !bits && ops[o] != MPI_LOR;
-            if ((kinds[k].kind == 'f' && (bits || ops[o] == MPI_LOR)) ||
-                (kinds[k].kind == 'b' && !bits) || (kinds[k].bytes == 16 && !(ops[o] == MPI_SUM)) ||
-                (!arithmetic && use->in_place))
+            const bool logical = ops[o] == MPI_LAND || ops[o] == MPI_LOR || ops[o] == MPI_LXOR;
+            if (logical != (kinds[k].kind == 'l' || kinds[k].kind == 't') ||
+                (kinds[k].kind == 'f' && bits) || (kinds[k].kind == 'b' && !bits) ||
+                (kinds[k].bytes == 16 && !(ops[o] == MPI_SUM)) || (bits && use->in_place))
                 continue;
             if (turn++ % 19 != 0 || (ops[o] == MPI_PROD && kinds[k].bytes < 4))
                 continue; /* in all calls of this function each has its turn */
