@@ -27,18 +27,6 @@ void *operand_buffer(struct serving *serving, size_t bytes)
     return made;
 }
 
-struct type operand_type(struct serving *serving, uintptr_t handle)
-{
-    struct type type = no_type;
-    if (!type_find(serving->real, handle, &type))
-        fail(serving, "MPI does not know a type");
-    else if (type.bytes > INT_MAX)
-        fail(serving, "an element of a derived type has more than 2 GiB");
-    return type;
-}
-
-/* ---- one operand ----------------------------------------------------------------------------- */
-
 /* Packs elements to `bytes`, which has room for them, or with `back` unpacks them from there. MPI
  * counts the bytes of a packed buffer in ints, so it does so in pieces. */
 static void convert(struct serving *serving, const char *from, int64_t count,
@@ -64,115 +52,103 @@ static void convert(struct serving *serving, const char *from, int64_t count,
     }
 }
 
-static bool is_apart(const char *from, size_t bytes, const struct blocks *written)
+static bool is_apart(const struct blocks *blocks, const struct blocks *written)
 {
-    return from >= written->base + written->end || from + bytes <= written->base;
+    return !written || blocks->base >= written->base + written->end ||
+           blocks->base + blocks->end <= written->base;
 }
 
-char *operand_input(struct serving *serving, const struct side *side, const struct type *type,
-                    const struct blocks *written)
+static int64_t displ_of(const struct serving *serving, const struct blocks *blocks, int block)
 {
-    const size_t bytes = (size_t)side->count * type->bytes;
-    char *operand = (char *)(uintptr_t)side->buffer;
-    if (type->is_plain && (!written || is_apart(operand, bytes, written)))
-        return operand;
-    char *copy = operand_buffer(serving, bytes);
-    convert(serving, operand, side->count, type, copy, false);
-    return copy;
+    return block_displ(serving->call, blocks->side, block);
 }
 
-char *operand_output(struct serving *serving, const struct side *side, const struct type *type)
+static void begin(struct serving *serving, const struct side *side, int count, struct blocks *made)
 {
-    return type->is_plain ? (char *)(uintptr_t)side->buffer
-                          : operand_buffer(serving, (size_t)side->count * type->bytes);
+    made->side = side;
+    made->count = count;
+    made->type = (struct type){.is_plain = true};
+    if (!type_find(serving->real, side->type, &made->type))
+        fail(serving, "MPI does not know a type");
+    else if (made->type.bytes > INT_MAX)
+        fail(serving, "an element of a derived type has more than 2 GiB");
+    for (int i = 0; i < count; i++)
+        made->counts[i] = (size_t)block_count(serving->call, side, i) * made->type.bytes;
 }
-
-void operand_finish(struct serving *serving, const struct side *side, const struct type *type,
-                    char *bytes)
-{
-    if (!type->is_plain)
-        convert(serving, side->buffer, side->count, type, bytes, true);
-}
-
-/* ---- a block for each rank ------------------------------------------------------------------- */
 
 /* Blocks of plain elements, as they lie. Displacements may be negative: base is the first block. */
-static void blocks_plain(const struct serving *serving, struct blocks *blocks,
-                         const struct side *side, const struct type *type)
+static void use_plain(const struct serving *serving, struct blocks *blocks)
 {
-    const struct call *call = serving->call;
     int64_t least = INT64_MAX;
-    for (int r = 0; r < serving->comm->size; r++) {
-        blocks->counts[r] = (size_t)block_count(call, side, r) * type->bytes;
-        if (blocks->counts[r] && block_displ(call, side, r) < least)
-            least = block_displ(call, side, r);
-    }
+    for (int i = 0; i < blocks->count; i++)
+        if (blocks->counts[i] && displ_of(serving, blocks, i) < least)
+            least = displ_of(serving, blocks, i);
     least = least == INT64_MAX ? 0 : least;
-    blocks->base = (char *)(uintptr_t)side->buffer + least * type->extent;
+    blocks->base = (char *)(uintptr_t)blocks->side->buffer + least * blocks->type.extent;
     blocks->end = 0;
-    for (int r = 0; r < serving->comm->size; r++) {
-        blocks->displs[r] =
-            blocks->counts[r] ? (size_t)(block_displ(call, side, r) - least) * type->bytes : 0;
-        if (blocks->displs[r] + blocks->counts[r] > blocks->end)
-            blocks->end = blocks->displs[r] + blocks->counts[r];
+    for (int i = 0; i < blocks->count; i++) {
+        const int64_t displ = blocks->counts[i] ? displ_of(serving, blocks, i) - least : 0;
+        blocks->displs[i] = (size_t)displ * blocks->type.bytes;
+        if (blocks->displs[i] + blocks->counts[i] > blocks->end)
+            blocks->end = blocks->displs[i] + blocks->counts[i];
     }
 }
 
 /* Blocks in a buffer, one behind the other. */
-static void blocks_packed(struct serving *serving, struct blocks *blocks, const struct side *side,
-                          const struct type *type)
+static void use_buffer(struct serving *serving, struct blocks *blocks)
 {
     blocks->end = 0;
-    for (int r = 0; r < serving->comm->size; r++) {
-        blocks->counts[r] = (size_t)block_count(serving->call, side, r) * type->bytes;
-        blocks->displs[r] = blocks->end;
-        blocks->end += blocks->counts[r];
+    for (int i = 0; i < blocks->count; i++) {
+        blocks->displs[i] = blocks->end;
+        blocks->end += blocks->counts[i];
     }
     blocks->base = operand_buffer(serving, blocks->end);
 }
 
-static void block_convert(struct serving *serving, const struct blocks *blocks, int rank,
-                          const struct side *side, const struct type *type, bool back)
+static void block_convert(struct serving *serving, const struct blocks *blocks, int block,
+                          bool back)
 {
-    convert(
-        serving, (const char *)side->buffer + block_displ(serving->call, side, rank) * type->extent,
-        block_count(serving->call, side, rank), type, blocks->base + blocks->displs[rank], back);
+    const struct type *type = &blocks->type;
+    convert(serving,
+            (const char *)blocks->side->buffer + displ_of(serving, blocks, block) * type->extent,
+            block_count(serving->call, blocks->side, block), type,
+            blocks->base + blocks->displs[block], back);
 }
 
-void blocks_input(struct serving *serving, struct blocks *blocks, const struct side *side,
-                  const struct type *type, const struct blocks *written)
+void blocks_input(struct serving *serving, const struct side *side, int count,
+                  const struct blocks *written, struct blocks *made)
 {
-    if (type->is_plain) {
-        blocks_plain(serving, blocks, side, type);
-        if (is_apart(blocks->base, blocks->end, written))
+    begin(serving, side, count, made);
+    if (made->type.is_plain) {
+        use_plain(serving, made);
+        if (is_apart(made, written))
             return;
     }
-    blocks_packed(serving, blocks, side, type);
-    for (int r = 0; r < serving->comm->size; r++)
-        block_convert(serving, blocks, r, side, type, false);
+    use_buffer(serving, made);
+    for (int i = 0; i < count; i++)
+        block_convert(serving, made, i, false);
 }
 
-void blocks_output(struct serving *serving, struct blocks *blocks, const struct side *side,
-                   const struct type *type)
+void blocks_output(struct serving *serving, const struct side *side, int count, struct blocks *made)
 {
-    if (type->is_plain)
-        blocks_plain(serving, blocks, side, type);
+    begin(serving, side, count, made);
+    if (made->type.is_plain)
+        use_plain(serving, made);
     else
-        blocks_packed(serving, blocks, side, type);
+        use_buffer(serving, made);
 }
 
-void blocks_finish(struct serving *serving, const struct blocks *blocks, const struct side *side,
-                   const struct type *type)
+void blocks_finish(struct serving *serving, const struct blocks *blocks)
 {
-    for (int r = 0; r < serving->comm->size && !type->is_plain; r++)
-        block_convert(serving, blocks, r, side, type, true);
+    for (int i = 0; i < blocks->count && !blocks->type.is_plain; i++)
+        block_convert(serving, blocks, i, true);
 }
 
-char *blocks_own(struct serving *serving, const struct blocks *blocks, const struct side *side,
-                 const struct type *type)
+void blocks_own(struct serving *serving, const struct blocks *blocks, struct blocks *made)
 {
     const int rank = serving->comm->rank;
-    if (!type->is_plain)
-        block_convert(serving, blocks, rank, side, type, false);
-    return blocks->base + blocks->displs[rank];
+    if (!blocks->type.is_plain)
+        block_convert(serving, blocks, rank, false);
+    made->base = blocks->base + blocks->displs[rank];
+    made->end = blocks->counts[rank];
 }

@@ -25,45 +25,35 @@ struct serving {
     int code; /* MPI's; not 0: the call has failed */
 };
 
-/* A block of bytes for each rank, as Tutti takes them. */
+/* An operand as bytes, as Tutti takes them: one block, or one for each rank. */
 struct blocks {
+    const struct side *side;
+    struct type type;
+    int count;
     char *base;
     size_t counts[TUTTI_MAX_RANKS], displs[TUTTI_MAX_RANKS];
     size_t end; /* of the last block, from base on */
 };
 
-/* Of an operand that this rank does not have. */
-static const struct type no_type = {.is_plain = true};
-
 /* Says why, and calls the error handler of MPI's communicator. */
 void fail(struct serving *serving, const char *why);
 /* A buffer until the end of the call; NULL after a failure. */
 void *operand_buffer(struct serving *serving, size_t bytes);
-struct type operand_type(struct serving *serving, uintptr_t handle);
 
 static inline bool is_in_place(const struct serving *serving, const struct side *side)
 {
     return side->buffer == serving->real->abi.in_place;
 }
 
-/* What is read of `count` elements, as bytes of which none lies between those that are `written`:
- * Tutti wants operands apart. */
-char *operand_input(struct serving *serving, const struct side *side, const struct type *type,
-                    const struct blocks *written);
-/* Where elements are written, as bytes; operand_finish() unpacks them. */
-char *operand_output(struct serving *serving, const struct side *side, const struct type *type);
-void operand_finish(struct serving *serving, const struct side *side, const struct type *type,
-                    char *bytes);
-
-/* The same with a block for each rank. */
-void blocks_input(struct serving *serving, struct blocks *blocks, const struct side *side,
-                  const struct type *type, const struct blocks *written);
-void blocks_output(struct serving *serving, struct blocks *blocks, const struct side *side,
-                   const struct type *type);
-void blocks_finish(struct serving *serving, const struct blocks *blocks, const struct side *side,
-                   const struct type *type);
+/* What is read, none of it between the bytes that are `written` (NULL: none are): Tutti wants
+ * operands apart. */
+void blocks_input(struct serving *serving, const struct side *side, int count,
+                  const struct blocks *written, struct blocks *made);
+/* Where elements are written; blocks_finish() unpacks them. */
+void blocks_output(struct serving *serving, const struct side *side, int count,
+                   struct blocks *made);
+void blocks_finish(struct serving *serving, const struct blocks *blocks);
 /* This rank's own block, which it sends from its place in what it receives. */
-char *blocks_own(struct serving *serving, const struct blocks *blocks, const struct side *side,
-                 const struct type *type);
+void blocks_own(struct serving *serving, const struct blocks *blocks, struct blocks *made);
 
 #endif

@@ -105,12 +105,14 @@ static void serve_bcast(struct serving *serving)
 {
     const struct call *call = serving->call;
     const bool is_root = call->root == serving->comm->rank;
-    const struct type type = operand_type(serving, call->recv.type);
-    char *bytes = is_root ? operand_input(serving, &call->recv, &type, NULL)
-                          : operand_output(serving, &call->recv, &type);
-    RUN(broadcast, bytes, bytes, (size_t)call->recv.count * type.bytes, BYTES, call->root);
+    struct blocks data;
+    if (is_root)
+        blocks_input(serving, &call->recv, 1, NULL, &data);
+    else
+        blocks_output(serving, &call->recv, 1, &data);
+    RUN(broadcast, data.base, data.base, data.end, BYTES, call->root);
     if (!is_root)
-        operand_finish(serving, &call->recv, &type, bytes);
+        blocks_finish(serving, &data);
 }
 
 /* Allgather, Gather, and with blocks of different lengths */
@@ -118,69 +120,57 @@ static void serve_gather(struct serving *serving)
 {
     const struct call *call = serving->call;
     const bool all = call->function == FUNCTION_Allgather || call->function == FUNCTION_Allgatherv;
-    const bool writes = all || call->root == serving->comm->rank;
-    const bool in_place = is_in_place(serving, &call->send);
-    const struct type send = in_place ? no_type : operand_type(serving, call->send.type);
-    const struct type recv = writes ? operand_type(serving, call->recv.type) : no_type;
-    struct blocks to = {.end = 0};
-    if (writes)
-        blocks_output(serving, &to, &call->recv, &recv);
-    char *from = in_place ? blocks_own(serving, &to, &call->recv, &recv)
-                          : operand_input(serving, &call->send, &send, &to);
-    const size_t bytes =
-        in_place ? to.counts[serving->comm->rank] : (size_t)call->send.count * send.bytes;
-    if (call->function == FUNCTION_Allgather)
-        RUN(all_gather, from, to.base, bytes, BYTES);
-    else if (all)
-        RUN(all_gather_v, from, bytes, to.base, to.counts, to.displs, BYTES);
-    else if (call->function == FUNCTION_Gather)
-        RUN(gather, from, to.base, bytes, BYTES, call->root);
+    struct blocks from, to = {.end = 0};
+    if (all || call->root == serving->comm->rank)
+        blocks_output(serving, &call->recv, serving->comm->size, &to);
+    if (is_in_place(serving, &call->send))
+        blocks_own(serving, &to, &from);
     else
-        RUN(gather_v, from, bytes, to.base, to.counts, to.displs, BYTES, call->root);
-    if (writes)
-        blocks_finish(serving, &to, &call->recv, &recv);
+        blocks_input(serving, &call->send, 1, &to, &from);
+    if (call->function == FUNCTION_Allgather)
+        RUN(all_gather, from.base, to.base, from.end, BYTES);
+    else if (all)
+        RUN(all_gather_v, from.base, from.end, to.base, to.counts, to.displs, BYTES);
+    else if (call->function == FUNCTION_Gather)
+        RUN(gather, from.base, to.base, from.end, BYTES, call->root);
+    else
+        RUN(gather_v, from.base, from.end, to.base, to.counts, to.displs, BYTES, call->root);
+    blocks_finish(serving, &to);
 }
 
 /* Scatter, Scatterv */
 static void serve_scatter(struct serving *serving)
 {
     const struct call *call = serving->call;
-    const bool is_root = call->root == serving->comm->rank;
-    const bool in_place = is_root && is_in_place(serving, &call->recv);
-    const struct type send = is_root ? operand_type(serving, call->send.type) : no_type;
-    const struct type recv = in_place ? no_type : operand_type(serving, call->recv.type);
-    struct blocks from = {.end = 0}, to = {.end = (size_t)call->recv.count * recv.bytes};
-    if (!in_place)
-        to.base = operand_output(serving, &call->recv, &recv);
-    if (is_root)
-        blocks_input(serving, &from, &call->send, &send, &to);
-    if (in_place)
-        to = (struct blocks){.base = from.base + from.displs[call->root],
-                             .end = from.counts[call->root]};
+    struct blocks from = {.end = 0}, to = {.end = 0};
+    if (!is_in_place(serving, &call->recv))
+        blocks_output(serving, &call->recv, 1, &to);
+    if (call->root == serving->comm->rank)
+        blocks_input(serving, &call->send, serving->comm->size, &to, &from);
+    if (is_in_place(serving, &call->recv))
+        blocks_own(serving, &from, &to);
     if (call->function == FUNCTION_Scatter)
         RUN(scatter, from.base, to.base, to.end, BYTES, call->root);
     else
         RUN(scatter_v, from.base, from.counts, from.displs, to.base, to.end, BYTES, call->root);
-    if (!in_place)
-        operand_finish(serving, &call->recv, &recv, to.base);
+    blocks_finish(serving, &to);
 }
 
 /* Alltoall, Alltoallv */
 static void serve_alltoall(struct serving *serving)
 {
     const struct call *call = serving->call;
-    const struct side *side = is_in_place(serving, &call->send) ? &call->recv : &call->send;
-    const struct type recv = operand_type(serving, call->recv.type);
-    const struct type send = operand_type(serving, side->type);
+    const int size = serving->comm->size;
     struct blocks from, to;
-    blocks_output(serving, &to, &call->recv, &recv);
-    blocks_input(serving, &from, side, &send, &to);
+    blocks_output(serving, &call->recv, size, &to);
+    blocks_input(serving, is_in_place(serving, &call->send) ? &call->recv : &call->send, size, &to,
+                 &from);
     if (call->function == FUNCTION_Alltoall)
         RUN(all_to_all, from.base, to.base, to.counts[0], BYTES);
     else
         RUN(all_to_all_v, from.base, from.counts, from.displs, to.base, to.counts, to.displs,
             BYTES);
-    blocks_finish(serving, &to, &call->recv, &recv);
+    blocks_finish(serving, &to);
 }
 
 static void serve_barrier(struct serving *serving)
