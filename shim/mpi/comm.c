@@ -92,20 +92,21 @@ static bool serves(const struct comm *comm, struct card *card)
     return comm->rank != 0 || tutti_unique_id_create(&card->id) == TUTTI_OK;
 }
 
-/* True if all ranks say so. */
-static bool agree(const struct comm *comm, bool own)
+/* True if all ranks are of one host and say that they serve. */
+static bool agree(const struct comm *comm, const struct card *own, struct card *all)
 {
-    const struct mpi_abi *abi = &comm->real->abi;
-    char mine = (char)own, all[TUTTI_MAX_RANKS];
-    if (comm->real->Allgather(&mine, 1, abi->byte, all, 1, abi->byte, comm->handle) != 0)
-        return false;
-    return !memchr(all, 0, (size_t)comm->size);
+    const uintptr_t byte = comm->real->abi.byte;
+    const int bytes = sizeof *own;
+    bool same = comm->real->Allgather(own, bytes, byte, all, bytes, byte, comm->handle) == 0;
+    for (int r = 0; r < comm->size && same; r++)
+        same = all[r].serves && all[r].host == own->host && all[r].network == own->network &&
+               all[r].version == own->version;
+    return same;
 }
 
 /* Collective. MPI serves the communicator for ever if it does not succeed on all ranks. */
 static void meet(struct comm *comm)
 {
-    const struct mpi_abi *abi = &comm->real->abi;
     const struct tutti_comm_options options = {.struct_size = sizeof options,
                                                .name = "mpi",
                                                .timeout_ms = MEETING_MS,
@@ -113,19 +114,15 @@ static void meet(struct comm *comm)
                                                .progress_context = comm};
     struct card own, all[TUTTI_MAX_RANKS];
     own.serves = serves(comm, &own);
-    if (comm->real->Allgather(&own, sizeof own, abi->byte, all, sizeof own, abi->byte,
-                              comm->handle) != 0)
+    if (!agree(comm, &own, all))
         return;
-    for (int r = 0; r < comm->size; r++)
-        if (!all[r].serves || all[r].host != own.host || all[r].network != own.network ||
-            all[r].version != own.version)
-            return;
     const enum tutti_status status =
         tutti_comm_create_from_id(&all[0].id, comm->rank, comm->size, &options, &comm->tutti);
     if (status != TUTTI_OK)
         log_write(TUTTI_LOG_WARN, comm->rank, "MPI: MPI serves a communicator of %d ranks: %s",
                   comm->size, tutti_last_error());
-    if (!agree(comm, status == TUTTI_OK)) {
+    own.serves = status == TUTTI_OK;
+    if (!agree(comm, &own, all)) {
         tutti_comm_destroy(comm->tutti);
         comm->tutti = NULL;
         return;

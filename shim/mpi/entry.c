@@ -105,8 +105,7 @@ static int run(const struct call *call)
 }
 
 #define DEFINE_FORM(name, N, D, is_wide, base, first, second, end)                                 \
-    EXPORT int name PARAMETERS(N, D, first, second, end);                                          \
-    int name PARAMETERS(N, D, first, second, end)                                                  \
+    EXPORT int name PARAMETERS(N, D, first, second, end)                                           \
     {                                                                                              \
         const struct call call = {                                                                 \
             .function = FUNCTION_##base, .wide = is_wide, FIELDS(first, second, end)};             \
@@ -117,8 +116,7 @@ static int run(const struct call *call)
     DEFINE_FORM(MPI_##name##_c, int64_t, intptr_t, true, name, first, second, end)
 COLLECTIVE_MAP(DEFINE)
 
-EXPORT int MPI_Barrier(uintptr_t comm);
-int MPI_Barrier(uintptr_t comm)
+EXPORT int MPI_Barrier(uintptr_t comm)
 {
     const struct call call = {.function = FUNCTION_Barrier, .comm = comm};
     return run(&call);
