@@ -24,6 +24,7 @@ enum {
     PROBED_TAGS = 64,
     SOON_NS = 100000000,
     SOON_RESTS = 64,
+    BURST_NS = 200000,
     REST_NS = 10000, /* and longer: a nap, a sleep, or another thread's turn */
 };
 
@@ -50,28 +51,31 @@ static void probe(const struct comm *comm)
 }
 
 /* While a rank waits in Tutti, a peer may wait for a message that this rank has begun to send. So
- * the rank polls, as MPI does, for 100 ms of a call, or for 64 rests if other threads use its core.
- * After that a message may be late by the millisecond of a sleep. A message needs several steps, so
- * a rank that has rested probes for an eighth of that time. */
+ * the rank polls, as MPI does, for 100 ms of a call; after that a message may be late by the
+ * millisecond of a sleep. A message needs several steps, so a rank that has rested goes on for as
+ * long as it rested. Where ranks outnumber the cores it goes on for an eighth of that time, and
+ * polls until it has rested 64 times. */
 static int progress(void *context)
 {
     struct comm *comm = context;
     int64_t now = deadline_now();
     const int64_t begin = now;
+    const bool crowded = comm->tutti && comm->tutti->crowded; /* NULL: the ranks still meet */
     if (!comm->waits_from) {
         comm->waits_from = comm->probed = begin;
         comm->rests = 0;
     }
-    const int64_t away = begin - comm->probed;
+    const int64_t away = begin - comm->probed, most = crowded ? away / 8 : away;
     comm->rests += away > REST_NS;
     probe(comm);
-    while (away > REST_NS && now - begin < away / 8) {
+    while (away > REST_NS && now - begin < most && now - begin < BURST_NS) {
         if (!wait_yield(&now))
             now = deadline_now();
         probe(comm);
     }
     comm->probed = deadline_now();
-    comm->progress_soon = begin - comm->waits_from < SOON_NS && comm->rests < SOON_RESTS;
+    comm->progress_soon =
+        begin - comm->waits_from < SOON_NS && (!crowded || comm->rests < SOON_RESTS);
     return 0;
 }
 
