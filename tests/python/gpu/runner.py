@@ -102,6 +102,7 @@ def _child(case, me, log):
     try:
         for place, suffix in (1, "out"), (2, "err"):
             os.dup2(os.open(f"{log}.{suffix}", os.O_WRONLY | os.O_CREAT, 0o600), place)
+        faulthandler.enable()  # a signal, too, has a stack
         faulthandler.dump_traceback_later(max(1, case.seconds - 2))
         case.function(Rank(*me))
         if dist.is_initialized():
