@@ -95,12 +95,12 @@ struct tutti_rms_norm {
  * *Differences from tutti_all_reduce().* tokens, hidden, dtypes, weight_bias, epsilon, quant, and
  * whether there are a residual and a norm_out, are compared: a difference is MISMATCH. More rows
  * than the kernels or the buffers of a communicator hold run as several operations, in several
- * launches. Where ranks share a device, where devices do not reach each other, and where another
- * algorithm than one-shot and two-shot is forced, CUDA runs an all-reduce into norm_out and a
- * kernel behind it; then norm_out must not be NULL. A CPU communicator allocates 256 KiB in its
- * first call without norm_out. The call cannot be made between tutti_group_start() and
- * tutti_group_end(), and has no zero-copy form. Everything else holds as there: order, streams,
- * captures, faults, options, statuses.
+ * launches. CUDA runs an all-reduce into norm_out and a kernel behind it if ranks share a device or
+ * do not reach each other's, or another algorithm than one-shot and two-shot is forced: norm_out
+ * must not be NULL then. With a norm_out it does so, too, for float32, for rows of more than 8192
+ * elements and among 5 to 7 ranks. A CPU communicator allocates 256 KiB in its first call without
+ * norm_out. The call cannot be made between tutti_group_start() and tutti_group_end(), and has no
+ * zero-copy form. All else holds as there: order, streams, captures, faults, options, statuses.
  *
  * Returns INVALID (also: hidden, a dtype, an operand or an address is not as described; quant
  * without quant_out or scales; neither norm_out nor quant; groups with hidden that is no multiple
