@@ -22,8 +22,7 @@
  *   TUTTI_STANDIN_WRONG       kernels whose name begins so spoil a bit of the last rank's result
  *
  * It is stricter than libcuda: it checks handles; a call fails in a child of fork() or without a
- * context; a call that may synchronise fails while a thread captures in global mode, and spoils the
- * capture.
+ * context; a call that may synchronise spoils a capture in global mode, and fails.
  */
 #ifndef TESTS_CUDA_STANDIN_H
 #define TESTS_CUDA_STANDIN_H
