@@ -8,6 +8,7 @@
 #include "comm/hierarchy.h"
 #include "pg/control_ring.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,11 +195,11 @@ static bool post_take(struct pg_wire *wire, int from)
     const bool is_verdict = peer->in.header.message.kind == VERDICT;
     const size_t each = is_verdict ? sizeof *ring->verdicts : sizeof *ring->announcements;
     const size_t bytes = peer->in.header.bytes;
-    if (from != 0 && (is_verdict || control->rank != 0))
+    uint32_t *post;
+    if ((from != 0 && (is_verdict || control->rank != 0)) || bytes < sizeof *post)
         return true; /* it misbehaves */
-    uint32_t *post =
-        post_next(peer, is_verdict ? (void *)ring->verdicts : (void *)ring->announcements, each,
-                  is_verdict ? control->verdicts_taken : control->announcements_taken[from]);
+    post = post_next(peer, is_verdict ? (void *)ring->verdicts : (void *)ring->announcements, each,
+                     is_verdict ? control->verdicts_taken : control->announcements_taken[from]);
     if (!post)
         return false;
     memcpy(post + 1, peer->in.body + sizeof *post, (bytes < each ? bytes : each) - sizeof *post);
@@ -234,8 +235,13 @@ static bool receive(struct pg_wire *wire, int from)
             (!done && fail(wire, fabric_test(wire->self->link, peer->in.batch, &done), from)) ||
             !done)
             return any;
-        if (peer->awaited == AWAITS_HEADER && peer->in.header.bytes > PG_WIRE_BYTES)
-            return !fail(wire, TUTTI_ERR_MISMATCH, from);
+        if (peer->awaited == AWAITS_HEADER && peer->in.header.bytes > PG_WIRE_BYTES) {
+            const enum tutti_status status =
+                error_set(TUTTI_ERR_MISMATCH,
+                          "rank %d sent a packet of %" PRIu64 " bytes: expected %d at most", from,
+                          peer->in.header.bytes, PG_WIRE_BYTES);
+            return !fail(wire, status, from);
+        }
         any |= peer->awaited != AWAITS_READER;
         if (peer->awaited == AWAITS_HEADER && peer->in.header.bytes) {
             await(wire, from, AWAITS_BODY);
