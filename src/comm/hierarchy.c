@@ -73,7 +73,7 @@ static void on_failure(void *opaque)
     struct tutti_fault fault, unused;
     memset(&fault, 0, sizeof fault);
     (void)peers_status(self->comm->peers, &fault);
-    if (!self->told)
+    if (!hierarchy_is_told(self))
         (void)tutti_store_compare_set(&view, "fault", NULL, 0, &fault, sizeof fault, &unused,
                                       sizeof unused, NULL);
     if (self->link) /* a peer that notices the end of the link finds the fault */
@@ -174,6 +174,7 @@ static void hierarchy_free(struct hierarchy *self)
     free(self->transfers);
     free(self->scratch.bytes);
     free(self->running);
+    pthread_mutex_destroy(&self->lock);
     free(self);
 }
 
@@ -187,6 +188,7 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
         free(self);
         return error_errno("a communicator of %d hosts", met->hosts->count);
     }
+    pthread_mutex_init(&self->lock, NULL);
     self->comm = comm;
     self->on_failure = on_failure;
     self->store = store_bounded(met->how->store, DEADLINE_NEVER, NULL);

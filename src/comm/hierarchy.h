@@ -24,6 +24,7 @@
 #include "fabric/fabric.h"
 #include "store/store.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 /* Up to here each host combines all of an all-reduce; of a longer one its share. */
@@ -80,9 +81,10 @@ struct hierarchy {
 
     /* The store, where ranks of other hosts find a fault. */
     tutti_store_t store; /* a view, with a prefix of its own */
-    int64_t looked_at;   /* when this rank last looked there */
-    bool told;           /* the fault that stands came from there */
-    struct tutti_fault foreign;
+    /* Guards what follows: tutti_comm_status() of any thread looks there, too. */
+    pthread_mutex_t lock;
+    int64_t looked_at;          /* when this rank last looked there */
+    struct tutti_fault foreign; /* what was there; TUTTI_OK: nothing yet */
 };
 
 /* The blocks of this host's ranks, for the node's v-forms. */
@@ -222,6 +224,8 @@ static inline void hierarchy_left_key(int rank, char key[HIERARCHY_KEY_BYTES])
 struct rank_set hierarchy_left(void *hierarchy);
 /* Looks in the store whether a rank has failed. Returns true if it finds a fault, in foreign. */
 bool hierarchy_look(struct hierarchy *self);
+/* Whether a look has found one. */
+bool hierarchy_is_told(struct hierarchy *self);
 /* Fails with that fault. Returns its status. */
 enum tutti_status hierarchy_adopt(struct hierarchy *self);
 /* Begins the exchange of headers of the running collective, on the first rank of a host. */

@@ -29,18 +29,37 @@ enum {
 bool hierarchy_look(struct hierarchy *self)
 {
     struct tutti_store view = store_bounded(&self->store, deadline_after(STORE_GRACE_MS), NULL);
+    struct tutti_fault found;
     bool there = false;
+    pthread_mutex_lock(&self->lock);
     self->looked_at = deadline_now();
-    if (store_look_up(&view, "fault", &self->foreign, sizeof self->foreign, &there) != TUTTI_OK ||
-        !there)
+    pthread_mutex_unlock(&self->lock);
+    if (store_look_up(&view, "fault", &found, sizeof found, &there) != TUTTI_OK || !there)
         return false;
     const int size = self->comm->world_size; /* the store's content comes from other processes */
-    if (self->foreign.rank < 0 || self->foreign.rank >= size || self->foreign.peer < 0 ||
-        self->foreign.peer >= size)
+    if (found.rank < 0 || found.rank >= size || found.peer < 0 || found.peer >= size)
         return false;
-    self->foreign.status = error_told((int32_t)self->foreign.status);
-    self->told = true;
+    found.status = error_told((int32_t)found.status);
+    pthread_mutex_lock(&self->lock);
+    self->foreign = found;
+    pthread_mutex_unlock(&self->lock);
     return true;
+}
+
+bool hierarchy_is_told(struct hierarchy *self)
+{
+    pthread_mutex_lock(&self->lock);
+    const bool told = self->foreign.status != TUTTI_OK;
+    pthread_mutex_unlock(&self->lock);
+    return told;
+}
+
+static bool is_look_due(struct hierarchy *self)
+{
+    pthread_mutex_lock(&self->lock);
+    const bool due = deadline_now() - self->looked_at >= LOOK_NS;
+    pthread_mutex_unlock(&self->lock);
+    return due;
 }
 
 /* Whether a rank has left without having begun this operation. */
@@ -74,9 +93,11 @@ struct rank_set hierarchy_left(void *opaque)
 }
 
 /* The fault that was found in the store, as this rank's. */
-static struct tutti_fault foreign_fault(const struct hierarchy *self)
+static struct tutti_fault foreign_fault(struct hierarchy *self)
 {
+    pthread_mutex_lock(&self->lock);
     struct tutti_fault fault = self->foreign;
+    pthread_mutex_unlock(&self->lock);
     fault.rank += PEERS_ELSEWHERE;
     fault.peer += PEERS_ELSEWHERE;
     return fault;
@@ -329,7 +350,7 @@ static bool batch_look(struct peers *peers, void *opaque, enum wait_depth depth,
         peers_exited(peers, &left, &dead);
     if (!rank_set_empty(dead))
         return peers_check(peers, rank_set_next(dead, -1), true, fault);
-    const bool looks = late || (depth == WAIT_ALL && deadline_now() - self->looked_at >= LOOK_NS);
+    const bool looks = late || (depth == WAIT_ALL && is_look_due(self));
     if (looks && hierarchy_look(self)) {
         *fault = foreign_fault(self);
         return true;

@@ -18,6 +18,7 @@
 #include "tutti/collectives.h"
 #include "tutti/communicators.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,10 +224,19 @@ static int mismatch(struct ranks *ranks, int rank, tutti_store_t *store)
     return fault_is(ranks, rank, comm, TUTTI_ERR_MISMATCH, -1);
 }
 
+static void *ask(void *comm)
+{
+    while (tutti_comm_status(comm, NULL) == TUTTI_OK)
+        usleep(1000);
+    return NULL;
+}
+
+/* Another thread asks for the status meanwhile. */
 static int dead(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     float memory[100] = {0};
     tutti_comm_t *comm;
+    pthread_t asker;
     loopback_set(loopback->silent_deaths, 1);
     const int failed = begin(ranks, rank, store, &comm, memory);
     if (failed)
@@ -234,7 +244,9 @@ static int dead(struct ranks *ranks, int rank, tutti_store_t *store)
     ranks->expendable = 1 << 3;
     if (rank == 3)
         raise(SIGKILL);
+    RANKS_CHECK(pthread_create(&asker, NULL, ask, comm) == 0);
     RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_PEER_DEAD);
+    pthread_join(asker, NULL);
     return fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 3);
 }
 
