@@ -12,7 +12,7 @@ enum { CALLS_MAX = 128, FAILURES_MAX = 16, STACK_MAX = 16 };
 pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t standin_changed = PTHREAD_COND_INITIALIZER;
 unsigned standin_destructors;
-bool standin_one_channel;
+bool standin_one_channel, standin_guards;
 
 static struct device devices[STANDIN_DEVICES_MAX];
 static int device_count;
@@ -262,6 +262,7 @@ static void read_environment(void)
     if ((text = getenv("TUTTI_STANDIN_NO_PEER")))
         read_separate(text);
     standin_one_channel = getenv("TUTTI_STANDIN_ONE_CHANNEL");
+    standin_guards = getenv("TUTTI_STANDIN_GUARD");
     if ((text = getenv("TUTTI_STANDIN_FAIL")))
         read_failures(text);
 }

@@ -132,7 +132,7 @@ struct event {
     size_t tip_count;
 };
 
-extern bool standin_one_channel;
+extern bool standin_one_channel, standin_guards;
 extern pthread_mutex_t standin_lock;
 extern pthread_cond_t standin_changed;
 extern unsigned standin_destructors; /* that run */

@@ -3,9 +3,9 @@
  * What follows the sum in an all-reduce with RMSNorm (tutti/fused.h): residual, norm, quantisation.
  * A block serves whole rows, one after the other, with a worker for each lane of fused.h: worker w
  * has units w, w + RMS_WORKERS, ... of a row. It keeps them in registers from the sum to the end,
- * and writes what it alone has read, so outputs may be inputs. Each unit takes 300 instructions,
- * which a launch reads for the first time: many workers with few units take less time than few
- * with many.
+ * and writes what it alone has read, so outputs may be inputs. A unit takes about 180 instructions
+ * one after the other, and a row as long as its worker with most units: so there are many workers
+ * with few units.
  *
  * The workers of a block meet once a row, or twice if a scale of the row is written. A worker that
  * gives up a wait goes on to the meeting, with any values, and there all leave.
