@@ -286,6 +286,52 @@ bool ranks_meet(struct ranks *ranks, int flag)
     return ranks_await(ranks, flag, (uint32_t)ranks->size);
 }
 
+struct task {
+    void (*run)(void *argument, int i);
+    void *argument;
+    int i;
+};
+
+static void *task_run(void *opaque)
+{
+    const struct task *task = opaque;
+    task->run(task->argument, task->i);
+    return NULL;
+}
+
+/* Threads for one call. Where one cannot be had, the calling thread runs the task. */
+static void parallel(void *context, int tasks, void (*run)(void *argument, int i), void *argument)
+{
+    pthread_t threads[TUTTI_MAX_THREADS];
+    struct task task[TUTTI_MAX_THREADS];
+    bool started[TUTTI_MAX_THREADS] = {false};
+    (void)context;
+    for (int i = 1; i < tasks; i++) {
+        task[i] = (struct task){run, argument, i};
+        started[i] = pthread_create(&threads[i], NULL, task_run, &task[i]) == 0;
+    }
+    for (int i = 0; i < tasks; i++)
+        if (!started[i])
+            run(argument, i);
+    for (int i = 1; i < tasks; i++)
+        if (started[i])
+            pthread_join(threads[i], NULL);
+}
+
+/* TUTTI_TEST_THREADS=3,1: three threads for each rank of even number, one for the others. */
+static void threads_set(int rank, struct tutti_comm_options *options)
+{
+    const char *given = getenv("TUTTI_TEST_THREADS");
+    if (!given || options->device != TUTTI_DEVICE_CPU || device_is_cuda())
+        return;
+    int counts[16], count = 0;
+    for (const char *at = given; at && count < 16;
+         at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        counts[count++] = atoi(at);
+    options->parallel = parallel;
+    options->threads = counts[rank % count];
+}
+
 enum tutti_status ranks_join(const struct ranks *ranks, int rank, tutti_store_t *store,
                              const struct tutti_comm_options *options, tutti_comm_t **comm)
 {
@@ -294,6 +340,7 @@ enum tutti_status ranks_join(const struct ranks *ranks, int rank, tutti_store_t 
         own = *options;
     if (!own.timeout_ms)
         own.timeout_ms = RANKS_TIMEOUT_MS;
+    threads_set(rank, &own);
     if (hosts_fabric)
         own.fabric = hosts_fabric(rank);
     return tutti_comm_create(store, rank, ranks->size, &own, comm);

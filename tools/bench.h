@@ -76,6 +76,7 @@ struct bench_config {
     bool graph;                  /* capture the operations of a round in a graph */
     int batch;                   /* operations in a round; 0: chosen by size */
     enum tutti_programmatic pdl; /* programmatic launch */
+    int threads_per_rank;        /* on CPU; 0: the calling one alone */
     int max_blocks;              /* of a kernel of the library; 0: no limit */
     bool vs_nccl;                /* measure NCCL in alternation */
     bool copy_engine;            /* move blocks by copy engines; the buffers are symmetric */

@@ -32,6 +32,7 @@ enum {
     OPTION_GRAPH,
     OPTION_PDL,
     OPTION_NO_PDL,
+    OPTION_THREADS_PER_RANK,
     OPTION_MAX_BLOCKS,
     OPTION_COPY_ENGINE,
     OPTION_DEVICE_COUNTS,
@@ -107,8 +108,13 @@ static const struct argp_option options[] = {
      0},
     {"ngpus", 'g', "N", 0,
      "As in nccl-tests: N GPUs, or N for each of -t threads. The same as -n N --device cuda", 0},
+    {"threads-per-rank", OPTION_THREADS_PER_RANK, "N", 0,
+     "N threads of OpenMP in each rank share the work of a long operation; each rank gets N cores",
+     0},
     {"no-bind", OPTION_NO_BIND, 0, 0,
-     "Do not bind each rank to a core of its own (never done when ranks outnumber the cores)", 0},
+     "Do not bind each rank to a core of its own (never done when ranks, or their threads, "
+     "outnumber the cores)",
+     0},
     {0, 0, 0, 0, "How it is measured:", 3},
     {"warmup_iters", 'w', "N", 0,
      "Operations before the timed ones (default: until the times of a row settle, 0.2 s at most; "
@@ -320,6 +326,10 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
     case OPTION_NO_PDL:
         config->pdl = TUTTI_PROGRAMMATIC_OFF;
         return 0;
+    case OPTION_THREADS_PER_RANK:
+        config->threads_per_rank =
+            integer_argument(state, "--threads-per-rank", text, 1, TUTTI_MAX_THREADS);
+        return 0;
     case OPTION_MAX_BLOCKS:
         config->max_blocks = integer_argument(state, "--max-blocks", text, 1, INT_MAX);
         return 0;
@@ -470,6 +480,8 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
+    if (cuda && config->threads_per_rank)
+        argp_error(state, "--threads-per-rank needs --device cpu");
     if (config->beside && !config->graph)
         argp_error(state, "--beside needs --graph: calls one by one would not fill the time");
     if (config->osu &&

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench_rank.h"
+#include "tutti/openmp.h"
 
 #include "library.h"
 #include "tool.h"
@@ -83,7 +84,15 @@ bool measure_comm(struct measure *measure, const char *name, tutti_comm_t **comm
         .algo = config->algo,
         .programmatic_launch = config->pdl,
         .max_blocks = config->max_blocks,
+        .threads = config->threads_per_rank,
     };
+    if (config->threads_per_rank) {
+        /* OpenMP reads these when it is loaded. */
+        if (!config->threads && config->placement.bound)
+            setenv("OMP_PROC_BIND", "true", 0);
+        if (!measure_status(measure, tutti_parallel_find(&options.parallel)))
+            return false;
+    }
     return measure_status(measure, tutti_comm_create(measure->store, measure->self->rank,
                                                      config->ranks, &options, comm));
 }

@@ -211,6 +211,9 @@ bool bench_config_complete(struct bench_config *config)
         config->ranks = config->placement.cores < 2 ? 2 : config->placement.cores;
         config->ranks = config->ranks < TUTTI_MAX_RANKS ? config->ranks : TUTTI_MAX_RANKS;
     }
-    return placement_make(&config->placement, config->ranks, config->bind) && make_rows(config) &&
-           fits_memory(config) && complete_vs(config);
+    const bool placed =
+        config->bind && config->threads_per_rank > 1
+            ? placement_make_each(&config->placement, config->ranks, config->threads_per_rank)
+            : placement_make(&config->placement, config->ranks, config->bind);
+    return placed && make_rows(config) && fits_memory(config) && complete_vs(config);
 }

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SHARE = 0 }; /* an equal share of all cores, instead of a number of cores */
+
 /* Uses only the cores of this process' affinity mask, because a launcher may have bound the
  * process. */
 static bool topology_load(hwloc_topology_t *topology)
@@ -57,13 +59,13 @@ int placement_share(int cores, int ranks, int rank, int *first)
 /* Chooses the cores of each rank. hwloc numbers cores by package and cache, so that neighbours are
  * close. */
 static void assign_cores(hwloc_topology_t topology, struct placement *placement, int ranks,
-                         bool share)
+                         int each)
 {
     hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
     placement->bound = cpus != NULL;
     for (int rank = 0; placement->bound && rank < ranks; rank++) {
-        int first = rank, count = 1;
-        if (share)
+        int first = rank * each, count = each;
+        if (each == SHARE)
             count = placement_share(placement->cores, ranks, rank, &first);
         hwloc_bitmap_zero(cpus);
         for (int i = first; i < first + count; i++)
@@ -77,7 +79,8 @@ static void assign_cores(hwloc_topology_t topology, struct placement *placement,
     hwloc_bitmap_free(cpus);
 }
 
-static bool look(struct placement *placement, int ranks, bool bind, bool share)
+/* each: cores of a rank. */
+static bool look(struct placement *placement, int ranks, bool bind, int each)
 {
     hwloc_topology_t topology;
     if (!topology_load(&topology))
@@ -90,20 +93,25 @@ static bool look(struct placement *placement, int ranks, bool bind, bool share)
         CPU_ZERO(&placement->sets[rank]);
         placement->cpus[rank] = -1;
     }
-    if (bind && ranks <= placement->cores)
-        assign_cores(topology, placement, ranks, share);
+    if (bind && ranks * (each == SHARE ? 1 : each) <= placement->cores)
+        assign_cores(topology, placement, ranks, each);
     hwloc_topology_destroy(topology);
     return true;
 }
 
 bool placement_make(struct placement *placement, int ranks, bool bind)
 {
-    return look(placement, ranks, bind, false);
+    return look(placement, ranks, bind, 1);
+}
+
+bool placement_make_each(struct placement *placement, int ranks, int each)
+{
+    return look(placement, ranks, true, each);
 }
 
 bool placement_make_shares(struct placement *placement, int ranks)
 {
-    return look(placement, ranks, true, true);
+    return look(placement, ranks, true, SHARE);
 }
 
 bool placement_bind(const struct placement *placement, int rank)

@@ -20,6 +20,8 @@ struct placement {
 /* Examines the machine, within this process' affinity and cgroup. If bind is true, rank r gets core
  * r. */
 bool placement_make(struct placement *placement, int ranks, bool bind);
+/* The same, but each rank gets `each` neighbouring cores. */
+bool placement_make_each(struct placement *placement, int ranks, int each);
 /* The same, but each rank gets an equal share of all cores. */
 bool placement_make_shares(struct placement *placement, int ranks);
 /* Returns the number of cores in a rank's share, and sets the index of the first one. The shares

@@ -512,6 +512,14 @@ enum tutti_programmatic {
     TUTTI_PROGRAMMATIC_OFF = 2,
 };
 
+/* Calls task(argument, i) once for each i from 0 to tasks - 1, and returns when all calls have
+ * returned: task 0 in the calling thread, the others in any threads and any order, one after the
+ * other if need be. tutti_parallel_openmp() of tutti/openmp.h is one. */
+typedef void (*tutti_parallel_t)(void *parallel_context, int tasks,
+                                 void (*task)(void *argument, int i), void *argument);
+/* The most threads of a rank. */
+enum { TUTTI_MAX_THREADS = 256 };
+
 /* An option that is set overrides its environment variable, which tutti_comm_create() reads; a
  * value there that cannot be read is INVALID. "Compared" options are equal on all ranks, else the
  * rendezvous returns MISMATCH. */
@@ -567,6 +575,20 @@ struct tutti_comm_options {
      * need MPI_THREAD_MULTIPLE. Strict mode serves one host. NULL: the ranks have to run on one
      * host. Ranks that do so do not use the fabric. Compared. */
     struct tutti_fabric *fabric;
+    /* For CPU only: the caller's own threads, which share the copies and sums of a long operation.
+     * An operation calls `parallel` at most once, with up to `threads` tasks, 1 to
+     * TUTTI_MAX_THREADS. The library makes no threads. Ranks may differ in both, and a rank may
+     * have neither: results have the same bits for every number of threads. Sends, receives and
+     * v-forms, ranks of several hosts, and groups of calls use the calling thread alone. Each of
+     * the most threads of a rank takes an arena of up to 1 MiB more. `progress` is called by task
+     * 0. A call from inside `parallel` gets CONCURRENT. NULL and 0: none. */
+    tutti_parallel_t parallel;
+    void *parallel_context; /* borrowed until the destroy */
+    int threads;
+    /* For CUDA, ignored on CPU: the stream of an operation may be destroyed as soon as the call has
+     * returned, as NCCL allows it. Each call that is not captured then records an event. Otherwise
+     * the last operation's stream must exist until the next operation or the destroy. */
+    bool transient_streams;
 };
 
 /* What a rank called, in a struct tutti_fault. */
@@ -721,60 +743,6 @@ TUTTI_API int tutti_comm_rank(const tutti_comm_t *comm);
 /* The number of ranks; 0 for NULL. */
 TUTTI_API int tutti_comm_world_size(const tutti_comm_t *comm);
 
-/* ---- queries that need no communicator ------------------------------------------------------- */
-
-/*
- * Writes the value of a key as text. Local; needs no communicator. `tutti info` prints them.
- *
- * - [out] text: 32 bytes are enough for any key
- * - "enabled": "no" if TUTTI_DISABLE is set to something else than 0, off, false or no; the
- *   application should then not use the library. Else "yes"
- * - "isa": the instruction set of CPU reductions: "baseline", "avx2", "avx512" or "neon"; the
- *   processor's best, or the one that TUTTI_ISA names if it has that
- * - "symm.backend": what TUTTI_SYMM_BACKEND names, "cpu" or "cuda"; "cpu" if it is unset. A query
- *   only: tutti_symm_alloc() takes the device
- * - "cuda.device": the ordinal of the current CUDA device; -1 if there is none that Tutti can use
- * - "cuda.multicast": "yes" if the current CUDA device supports NVLink multicast objects, else "no"
- * - "calls": the number of calls of collectives, barriers and messages in this process, those of
- *   process groups and refused calls included. In a group of calls, all calls on one CPU
- *   communicator count as one
- *
- * Returns INVALID (an unknown key, and the message lists the keys; a text that is too short, and
- * the message names the bytes needed; a wrong environment variable).
- */
-TUTTI_API enum tutti_status tutti_info(const char *key, char *text, size_t size);
-/*
- * What the launcher's environment variables say about this process. `tutti run` sets those of
- * torchrun. The launchers, in the order in which they are tried:
- *
- * - torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
- * - openmpi: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK,
- *   OMPI_COMM_WORLD_LOCAL_SIZE
- * - hydra: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
- * - slurm: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; no local size
- */
-struct tutti_launcher {
-    size_t struct_size;
-    const char *name; /* static, as in that list */
-    int rank;
-    int world_size;
-    int local_rank; /* on this node; -1: not given */
-    int local_size; /* ranks on this node; -1: not given */
-};
-/* Fills *launcher from the variables of the first launcher whose rank and world size are both set.
- * Returns INVALID (none is recognised, and the message names the variables; or a variable is
- * malformed). */
-TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher);
-/*
- * Sets links[i * count + j] to the number of NVLinks from device i to device j, from NVML; 0 on the
- * diagonal. A link to an NVSwitch counts as one link to each device on that switch.
- *
- * - [in] bus_ids: PCI bus ids of count devices, as CUDA writes them: "0000:01:00.0"
- *
- * Returns INVALID, DECLINED (no NVML on this machine), NO_MEMORY, SYSTEM (NVML's error).
- */
-TUTTI_API enum tutti_status tutti_info_links(const char *const *bus_ids, int count, int *links);
-
 #ifdef __cplusplus
 }
 #endif
@@ -782,6 +750,7 @@ TUTTI_API enum tutti_status tutti_info_links(const char *const *bus_ids, int cou
 #include "tutti/collectives.h"
 #include "tutti/communicators.h"
 #include "tutti/fused.h"
+#include "tutti/info.h"
 #include "tutti/operations.h"
 #include "tutti/symmetric.h"
 #include "tutti/works.h"

@@ -75,6 +75,9 @@ class CommunicatorOptions(TypedDict, total=False):
     arena_bytes: int
     max_blocks: int
     """The most blocks of each CUDA kernel, and so the most multiprocessors that run it."""
+    threads: int
+    """Of a CPU rank: so many threads of the OpenMP library in this process (PyTorch's, if it is loaded) share the work of a
+    long operation. The same bits for every number, which may differ between ranks. 1: the calling thread alone."""
     fabric: Fabric | None
     """An engine between hosts, for CPU ranks that run on several. Then the store outlives the communicator."""
 
@@ -143,6 +146,11 @@ def _comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[A
     options.buffer_size = given.get("buffer_size", 0)
     options.arena_bytes = given.get("arena_bytes", 0)
     options.max_blocks = given.get("max_blocks", 0)
+    if given.get("threads", 1) != 1:
+        parallel = ffi.new("tutti_parallel_t *")
+        check(lib.tutti_parallel_find(parallel))
+        options.parallel = parallel[0]
+        options.threads = given["threads"]
     options.algo = algorithm_value(given.get("algorithm"))
     fabric = given.get("fabric")
     if fabric is not None:

@@ -275,7 +275,8 @@ static struct tutti_comm_options options_make(void)
 {
     return (struct tutti_comm_options){.struct_size = sizeof(struct tutti_comm_options),
                                        .name = "nccl",
-                                       .device = TUTTI_DEVICE_CUDA};
+                                       .device = TUTTI_DEVICE_CUDA,
+                                       .transient_streams = true};
 }
 
 /* The ranks of a store make a communicator. */

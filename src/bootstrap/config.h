@@ -18,6 +18,7 @@ struct comm_config {
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES: ranks may share a device */
     int32_t leaf_order[TUTTI_MAX_RANKS];
     char fabric[16]; /* the engine's name; "": none */
+    int32_t threads; /* of this rank, not compared; 0: it has the calling one alone */
     char kernel[24]; /* CUDA: the kernel of that algorithm that TUTTI_ALGO names; "": none */
 };
 

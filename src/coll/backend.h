@@ -39,7 +39,15 @@ struct backend_opening {
     size_t arena_bytes;  /* the most that a rank's arena in host memory may take; 0: the fewest */
     bool oversubscribed; /* there are more ranks than cores */
     const struct reduce_isa *isa;
+    /* CPU: the caller's threads (tutti.h), `threads` of them; the parts of a long operation, 0:
+     * they are not cut; there are more threads than cores. The latter two are equal on all ranks.
+     */
+    tutti_parallel_t parallel;
+    void *parallel_context;
+    int threads, parts;
+    bool parts_crowded;
     enum tutti_programmatic programmatic;
+    bool transient_streams;     /* CUDA: tutti.h */
     int max_blocks;             /* of a kernel; 0: no limit */
     int64_t default_timeout_ms; /* of an operation */
     bool marked;                /* operations are marked in the recorder as they run */

@@ -149,6 +149,12 @@ static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *w
         .arena_bytes = (size_t)comm->config.arena_bytes,
         .oversubscribed = comm->crowded,
         .isa = comm->isa,
+        .parallel = comm->parallel,
+        .parallel_context = comm->parallel_context,
+        .threads = comm->config.threads,
+        .parts = comm->parts,
+        .parts_crowded = comm->parts_crowded,
+        .transient_streams = comm->transient_streams,
         .programmatic = comm->programmatic,
         .max_blocks = comm->max_blocks,
         .default_timeout_ms = comm->timeout_ms,
@@ -201,6 +207,19 @@ static enum tutti_status records_get(struct tutti_comm *comm, struct workspace *
     return status;
 }
 
+/* Cuts long operations into as many parts as the rank with the most threads has. */
+static void threads_count(struct tutti_comm *comm, const struct host_record *records)
+{
+    int all = 0, most = 1;
+    for (int r = 0; r < comm->world_size; r++) {
+        const int threads = records[r].config.threads > 1 ? records[r].config.threads : 1;
+        all += threads;
+        most = threads > most ? threads : most;
+    }
+    comm->parts = most > 1 ? most : 0;
+    comm->parts_crowded = all > comm->cores || comm->crowded;
+}
+
 /* The ranks have met. Compares their records. */
 static enum tutti_status records_take(struct tutti_comm *comm, struct workspace *work)
 {
@@ -211,6 +230,7 @@ static enum tutti_status records_take(struct tutti_comm *comm, struct workspace 
     comm->cores = host_cores(work->records, size);
     comm->crowded = size > comm->cores || (parent && parent->crowded);
     comm->shared = parent ? parent->shared : host_processes(work->records, size, processes);
+    threads_count(comm, work->records);
     comm->table_hash = work->own.part.table_hash;
     for (int r = 0; r < size && comm->setup; r++)
         comm->setup->processes[r] = work->records[r].identity.address.process;

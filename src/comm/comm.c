@@ -117,6 +117,9 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->programmatic = from->programmatic;
     made->max_blocks = from->max_blocks;
     made->fabric = from->fabric;
+    made->parallel = from->parallel;
+    made->parallel_context = from->parallel_context;
+    made->transient_streams = from->transient_streams;
     made->is_derived = true;
     const struct links links = comm_links_of(made);
     status = links_inherit(&links, &from->config, from->links, ranks);

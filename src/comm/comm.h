@@ -49,6 +49,11 @@ struct tutti_comm {
     bool ready;                     /* the rendezvous has succeeded */
     int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
     void *progress_context;
+    tutti_parallel_t parallel; /* the application's: tutti.h; NULL: none */
+    void *parallel_context;
+    int parts;          /* the most threads of any rank, if some rank has several; else 0 */
+    bool parts_crowded; /* there are more threads than cores */
+    bool transient_streams;
     enum tutti_programmatic programmatic; /* launches: CUDA only */
     int max_blocks;                       /* of a kernel: CUDA only; 0: no limit */
     bool unfinished;                      /* the last operation has failed on this rank */

@@ -119,6 +119,7 @@ static enum tutti_status node_open(struct hierarchy *self, const struct comm_mee
     node->config.algo = TUTTI_ALGO_NONE;
     node->config.strict = false;
     node->config.leaf_order_given = false;
+    node->config.threads = 0;
     for (size_t i = 0; i < sizeof agreed.nonce; i++)
         agreed.nonce[i] ^= (uint8_t)(self->host + 1);
     how.agreed = &agreed;

@@ -159,6 +159,13 @@ enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
         comm->programmatic = options->programmatic_launch;
     if (options->max_blocks)
         comm->max_blocks = options->max_blocks;
+    if (options->parallel) {
+        comm->parallel = options->parallel;
+        comm->parallel_context = options->parallel_context;
+        config->threads = options->threads;
+    }
+    if (options->transient_streams)
+        comm->transient_streams = true;
     config->leaf_order_given = options->leaf_order != NULL;
     enum tutti_status status =
         comm_leaf_order_read(options->leaf_order, comm->world_size, config->leaf_order);
@@ -220,6 +227,15 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
     if (options->max_blocks < 0)
         return error_set(TUTTI_ERR_INVALID, "max_blocks %d: expected 1 or more, or 0 for no limit",
                          options->max_blocks);
+    if (enqueues && options->parallel)
+        return error_set(TUTTI_ERR_INVALID,
+                         "parallel is for CPU communicators: leave it NULL on a CUDA communicator");
+    if (options->parallel ? options->threads < 1 || options->threads > TUTTI_MAX_THREADS
+                          : options->threads != 0)
+        return error_set(TUTTI_ERR_INVALID,
+                         "threads %d with parallel %s: expected 1 to %d threads and the function "
+                         "that runs tasks on them (tutti_parallel_openmp() is one), or 0 and NULL",
+                         options->threads, options->parallel ? "set" : "NULL", TUTTI_MAX_THREADS);
     if ((unsigned)options->strict > TUTTI_STRICT_ON)
         return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
                          (int)options->strict);

@@ -2,7 +2,7 @@
 #include "coll/backend.h"
 
 #include "base/error.h"
-#include "cpu/algo/algo.h"
+#include "cpu/algo/parts.h"
 
 #include <string.h>
 
@@ -10,7 +10,8 @@
 static enum tutti_status prepare(const struct backend_opening *opening,
                                  struct backend_arenas *arenas)
 {
-    arenas->bytes = cpu_group_arena_bytes(opening, opening->rules);
+    arenas->bytes = cpu_group_arena_bytes(opening, opening->rules) +
+                    (size_t)opening->parts * parts_arena_bytes(opening);
     arenas->sparse = !opening->rules->paths.all;
     if (arenas->sparse)
         arenas->reach = opening->topology->linked[opening->rank];
@@ -20,12 +21,25 @@ static enum tutti_status prepare(const struct backend_opening *opening,
 static enum tutti_status open_group(const struct backend_opening *opening, void **group)
 {
     struct cpu_group *opened;
-    const enum tutti_status status = cpu_group_open(opening, opening->rules, &opened);
+    enum tutti_status status = cpu_group_open(opening, opening->rules, &opened);
+    if (status == TUTTI_OK)
+        status = parts_open(opening, cpu_group_arena_bytes(opening, opening->rules), opened);
     if (status != TUTTI_OK)
         return status;
     peers_settle(opening->peers);
     *group = opened;
     return TUTTI_OK;
+}
+
+static void close_group(void *group, struct tutti_fault *fault)
+{
+    (void)fault;
+    parts_close(group);
+}
+
+static void forget_group(void *group)
+{
+    parts_close(group);
 }
 
 static enum tutti_status send_own(void *group, struct request *send, struct request *recv,
@@ -74,4 +88,6 @@ const struct backend cpu_backend = {
     .status = peers_status,
     .check_split = check_split,
     .finish = finish,
+    .close = close_group,
+    .forget = forget_group,
 };

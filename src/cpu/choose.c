@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "coll/backend.h"
 #include "coll/coll.h"
-#include "cpu/algo/algo.h"
+#include "cpu/algo/parts.h"
 
 enum {
     /* With more ranks that have a core each, results are pulled: two_shot.c. Ranks that share a
@@ -124,32 +124,44 @@ static enum tutti_status other_choose(const struct cpu_limits *limits,
     return TUTTI_OK;
 }
 
-enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
-                             struct choice *choice)
+static void all_reduce_choose(const struct cpu_limits *limits, const struct choice_call *call,
+                              struct choice *choice)
 {
-    const struct cpu_group *group = opaque;
-    const struct cpu_limits *limits = &group->limits;
-    announcement_prefetch(group, call->bytes);
-    if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
-        return other_choose(limits, call, choice);
-    if (call->bytes <= limits->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
-        *choice = limits->small;
-        return TUTTI_OK;
-    }
     *choice = (struct choice){.run = NULL};
     choice->algo = algo_of(limits, call, &choice->reason);
     if (choice->algo == TUTTI_ALGO_NONE)
-        return TUTTI_OK;
+        return;
     choice->run = algorithm_of(limits, choice->algo, call);
     choice->zero_copy =
         call->bytes &&
         (choice->algo == TUTTI_ALGO_TWO_SHOT ||
          (choice->algo == TUTTI_ALGO_ONE_SHOT && call->bytes > limits->copied_bytes));
-    return TUTTI_OK;
+}
+
+enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
+                             struct choice *choice)
+{
+    const struct cpu_group *group = opaque;
+    const struct cpu_limits *limits = &group->limits;
+    enum tutti_status status = TUTTI_OK;
+    announcement_prefetch(group, call->bytes);
+    if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE) {
+        status = other_choose(limits, call, choice);
+    } else if (call->bytes <= limits->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
+        *choice = limits->small;
+        return TUTTI_OK;
+    } else {
+        all_reduce_choose(limits, call, choice);
+    }
+    if (group->parts && status == TUTTI_OK && parts_count(group, call, choice->run) > 1)
+        choice->run = &cpu_parts;
+    return status;
 }
 
 enum tutti_status cpu_run_more(struct cpu_group *group, struct request *request)
 {
+    if (request->choice.run == &cpu_parts)
+        request->choice.run = parts_plain(group, request);
     if (request->choice.run == &cpu_pair)
         return pair_more(group, request);
     if (request->choice.run == &cpu_small) /* it runs whole operations only */

@@ -27,12 +27,19 @@ void bell_ring(struct peers *peers)
     futex_wake_all(&peers->own->bell);
 }
 
-void bell_ring_all(struct peers *peers)
+static void ring_all(struct peers *peers)
 {
     bell_ring(peers);
     for (int r = 0; r < peers->size; r++)
         if (r != peers->rank)
             futex_wake_all(&peers->arenas[r]->bell);
+}
+
+void bell_ring_all(struct peers *peers)
+{
+    ring_all(peers);
+    for (struct peers *part = peers->part; part && !peers->whole; part = part->part)
+        ring_all(part);
 }
 
 void bell_sleep(struct peers *peers, int peer, const uint32_t *word, uint32_t value,
@@ -47,7 +54,8 @@ void bell_sleep(struct peers *peers, int peer, const uint32_t *word, uint32_t va
     order_fetch_add_u32(&arena->sleepers, 1);
     if (peers->membarrier)
         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
-    if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(&peers->faults.aborted))
+    const struct peers *whole = peers->whole ? peers->whole : peers;
+    if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(&whole->faults.aborted))
         futex_sleep(&arena->bell, bell, slice);
     order_fetch_add_u32(&arena->sleepers, (uint32_t)-1);
 }

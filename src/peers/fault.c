@@ -87,7 +87,8 @@ enum tutti_status peers_fail(struct peers *peers, const struct tutti_fault *faul
         if (peers->faults.on_failure)
             peers->faults.on_failure(peers->faults.context);
         enum tutti_status status = report(peers);
-        log_write(TUTTI_LOG_WARN, name_of(peers, peers->rank), "%s", tutti_last_error());
+        if (!peers->whole) /* the whole says it for its parts */
+            log_write(TUTTI_LOG_WARN, name_of(peers, peers->rank), "%s", tutti_last_error());
         return status;
     }
     while (!order_load_acquire_u32(&peers->faults.failed)) /* A4: a few stores away */
@@ -132,6 +133,8 @@ bool peers_check(struct peers *peers, int peer, bool life, struct tutti_fault *f
         .peer = peers->rank,
         .sequence = order_load_relaxed_u64(&peers->sequence),
     };
+    if (peers->whole && peers_check(peers->whole, peer, life, fault))
+        return true;
     if (order_load_relaxed_u32(&peers->faults.quit) &&
         order_load_acquire_u32(&peers->faults.failed)) { /* A4 pairs F4 */
         *fault = peers->faults.fault;
@@ -165,6 +168,7 @@ bool peers_check(struct peers *peers, int peer, bool life, struct tutti_fault *f
 void peers_exited(const struct peers *peers, struct rank_set *left, struct rank_set *dead)
 {
     *left = *dead = rank_set_none;
+    peers = peers->whole ? peers->whole : peers;
     for (int r = 0; r < peers->size; r++) {
         if (r == peers->rank)
             continue;

@@ -10,6 +10,7 @@
 #include "base/point.h"
 #include "coll/backend.h"
 #include "ipc/channel.h"
+#include "peers/part.h"
 #include "peers/segments.h"
 #include "peers/wait.h"
 #include "store/status_agree.h"
@@ -148,6 +149,30 @@ static void peers_init(struct peers *peers, const struct peers_config *config)
     peers->faults.context = config->context;
     peers->faults.interrupt = config->interrupt;
     peers->same_core.ranks = rank_set_minus(rank_set_all(config->size), rank_set_of(config->rank));
+}
+
+void peers_part(struct peers *whole, size_t offset, size_t bytes, bool crowded, struct peers *part)
+{
+    part->rank = whole->rank;
+    part->size = whole->size;
+    part->names = whole->names;
+    part->ranks = whole->ranks;
+    part->ranks.polls = crowded ? 1 : WAIT_POLLS;
+    part->yields = crowded ? YIELDS_OVERSUBSCRIBED : WAIT_YIELDS;
+    part->oversubscribed = crowded;
+    part->membarrier = whole->membarrier;
+    part->borrowed = true;
+    part->arena_bytes = bytes;
+    part->operations = whole->operations;
+    part->same_core.ranks = whole->same_core.ranks;
+    part->whole = whole;
+    for (int r = 0; r < whole->size; r++)
+        part->arenas[r] = (struct layout_arena *)(void *)((char *)whole->arenas[r] + offset);
+    part->own = part->arenas[part->rank];
+    part->own->rank = part->rank;
+    order_store_relaxed_u32(&part->faults.open, 1);
+    part->part = whole->part;
+    whole->part = part;
 }
 
 struct peers *peers_create(size_t bytes)

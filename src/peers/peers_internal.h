@@ -81,6 +81,8 @@ struct peers {
     const struct peers_operations *operations; /* NULL: the hosts run none */
     struct peers_same_core same_core;
     uint32_t meetings[NODE_RANKS]; /* of subset barriers, with each peer */
+    struct peers *whole;           /* of a part: part.h; else NULL */
+    struct peers *part;            /* the first part, of a part the next one; NULL: none */
 };
 
 /* What faults and messages call a rank, which may be on another host. */

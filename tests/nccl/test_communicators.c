@@ -38,6 +38,19 @@ static void queried(struct rank *self)
     comm_check(self->comm, self->ranks, self->stream);
 }
 
+/* CuPy's streams end with the objects that hold them: before the next call, and before the
+ * communicator. */
+static void short_streams(struct rank *self)
+{
+    for (int i = 0; i < 3; i++) {
+        const cudaStream_t stream = stream_create();
+        comm_check(self->comm, self->ranks, stream);
+        CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+    }
+    OK(ncclCommDestroy(self->comm));
+    self->comm = NULL;
+}
+
 /* PyTorch polls a communicator that does not block, and a child that is NULL until it is there. */
 static void unblocking(struct rank *self)
 {
@@ -359,6 +372,12 @@ static void memory(struct rank *self)
     CHECK(ncclMemAlloc(NULL, 1) == ncclInvalidArgument);
 }
 
+static void test_short_streams(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, short_streams);
+}
+
 static void test_memory(void **unused)
 {
     (void)unused;
@@ -416,7 +435,7 @@ int main(void)
         cmocka_unit_test(test_revoke),        cmocka_unit_test(test_grow),
         cmocka_unit_test(test_abort_waiting), cmocka_unit_test(test_abort_unmade),
         cmocka_unit_test(test_memory),        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_versions),      cmocka_unit_test(test_short_streams),
     };
     harness_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,7 +95,7 @@ static void blocks_find(const struct request *request, bool many, const struct c
         block->accepted = NULL;
         if (!varies) {
             block->at = many ? (size_t)r * request->bytes : 0;
-            block->bytes = request->bytes;
+            block->bytes = request->count * request->element_bytes; /* of a part: fewer */
             block->signature = request->signature;
             continue;
         }

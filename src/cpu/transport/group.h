@@ -13,6 +13,7 @@
 #include "peers/peers_internal.h"
 
 struct cpu_call;
+struct cpu_parts;
 
 /* Counts of operations, equal on all ranks. One caller at a time writes them. */
 struct cpu_counts {
@@ -54,7 +55,8 @@ struct cpu_group {
     struct areas areas;
     struct topology_mesh mesh;
     struct cpu_distance distance;
-    struct cpu_team *team; /* of zero-copy operations, the caller's; NULL: there is none */
+    struct cpu_parts *parts; /* algo/parts.h; NULL: operations are not cut */
+    struct cpu_team *team;   /* of zero-copy operations, the caller's; NULL: there is none */
     struct cpu_chains chains;
 };
 

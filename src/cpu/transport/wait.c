@@ -109,6 +109,12 @@ static bool logs_differ(const struct cpu_group *group, int peer, uint64_t before
     return first < before;
 }
 
+/* The group whose logs have all collectives. */
+static const struct cpu_group *logging(const struct cpu_group *group)
+{
+    return group->peers.whole ? cpu_group_of(group->peers.whole) : group;
+}
+
 /* A mismatch of this rank's operation with a peer's. `theirs` has come with the peer's history. */
 static struct tutti_fault mismatch_of(const struct cpu_group *group, int peer,
                                       const struct called *theirs, const struct request *request)
@@ -118,10 +124,10 @@ static struct tutti_fault mismatch_of(const struct cpu_group *group, int peer,
     const bool same_call = theirs->signature == request->signature;
     fault.seen = called_unpack(theirs);
     if (group->peers.lane == LANE_SUBSET ||
-        logs_differ(group, peer, group->peers.sequence, &fault) || !same_call ||
+        logs_differ(logging(group), peer, group->peers.sequence, &fault) || !same_call ||
         group->peers.lane != LANE_ALL)
         return fault;
-    if (history_read(group, peer, group->peers.sequence, &history)
+    if (history_read(logging(group), peer, group->peers.sequence, &history)
             ? history != group->counts.history
             : !request->parameter)
         fault.expected = fault.seen = (struct tutti_signature){0};
@@ -153,13 +159,13 @@ enum tutti_status wait_message_mismatch(struct cpu_group *group, int peer,
         return peers_fail(&group->peers, &fault); /* a send on one side, or on both */
     /* The ranks' calls differ from the earlier of the two operations on, or from an earlier one. */
     const uint64_t sent = sequence_of_order(group, order), first = sent < own ? sent : own;
-    if (logs_differ(group, peer, first, &fault))
+    if (logs_differ(logging(group), peer, first, &fault))
         return peers_fail(&group->peers, &fault);
     fault.sequence = first;
     if (sent > own)
-        fault.seen = called_by(group, peer, own);
+        fault.seen = called_by(logging(group), peer, own);
     else if (sent < own)
-        fault.expected = called_by(group, group->peers.rank, sent);
+        fault.expected = called_by(logging(group), group->peers.rank, sent);
     else if (same_call)
         fault.expected = fault.seen = (struct tutti_signature){0};
     return peers_fail(&group->peers, &fault);
@@ -182,6 +188,21 @@ static bool has_passed(const struct cpu_group *group, int peer, uint64_t sequenc
 static bool is_mismatch(struct peers_wait *wait)
 {
     struct cpu_group *group = cpu_group_of(wait->peers);
+    if (group->peers.whole) {
+        struct peers_wait whole = *wait;
+        whole.peers = group->peers.whole;
+        whole.word = NULL; /* it is of this part */
+        if (whole.peers->lane == LANE_ALL) {
+            whole.word = &announcement_place(whole.peers, wait->peer,
+                                             cpu_group_of(whole.peers)->counts.announcement)
+                              ->number;
+            whole.value = (uint32_t)whole.peers->sequence;
+        }
+        if (is_mismatch(&whole)) {
+            wait->fault = whole.fault;
+            return true;
+        }
+    }
     const struct request *request = wait->request;
     const int peer = wait->peer;
     const bool subset = group->peers.lane == LANE_SUBSET;

@@ -320,6 +320,7 @@ static enum tutti_status group_make(const struct backend_opening *opening,
     made->default_timeout_ms = opening->default_timeout_ms;
     made->rules = opening->rules;
     made->max_blocks = opening->max_blocks;
+    made->marks = opening->transient_streams;
     made->interrupt = opening->interrupt;
     made->proxied = setup_of(opening)->route == CUDA_ROUTE_PROXY;
     made->on_host = setup_of(opening)->route == CUDA_ROUTE_HOST;

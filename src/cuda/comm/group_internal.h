@@ -107,6 +107,7 @@ struct cuda_group {
     CUstream last; /* the stream of the last eager operation */
     bool enqueued; /* there was an eager operation */
     bool recorded; /* `event` is behind it on the stream */
+    bool marks;    /* each eager operation records `event`: its stream may be gone later */
     CUevent event;
     CUstream own;                      /* for set-up and end; no order with other streams */
     const struct interrupt *interrupt; /* of waits for `own` while the group opens; else NULL */

@@ -88,7 +88,12 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
     group->last = stream;
     group->enqueued = true;
     group->recorded = false;
-    return stream == CU_STREAM_PER_THREAD ? stream_mark(group) : TUTTI_OK;
+    if (!group->marks && stream != CU_STREAM_PER_THREAD)
+        return TUTTI_OK;
+    const enum tutti_status status =
+        CUDA_CALL(group->driver, event_record, group->event, group->last);
+    group->recorded = status == TUTTI_OK;
+    return status;
 }
 
 /* ---- the end of what was enqueued --------------------------------------------------------------

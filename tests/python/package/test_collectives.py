@@ -242,13 +242,24 @@ def test_communicator_options():
         return comm.describe()["algorithm"], int(comm.describe()["timeout_ms"])
 
     found = on_threads(RANKS, rank, name="named", leaf_order=[2, 0, 1], algorithm="one_shot", strict=False, timeout=7.5,
-                       arena_bytes=1 << 20, buffer_size=1 << 20, max_blocks=7)
+                       arena_bytes=1 << 20, buffer_size=1 << 20, max_blocks=7, threads=1)
     assert found == [("one_shot", 7500)] * RANKS
     for wrong, error in (({"leaf_order": [0, 1]}, tutti.InvalidError), ({"device": "tpu"}, tutti.InvalidError),
                          ({"colour": 1}, TypeError), ({"arena_bytes": 1}, tutti.InvalidError),
-                         ({"max_blocks": -1}, tutti.InvalidError)):
+                         ({"max_blocks": -1}, tutti.InvalidError), ({"threads": 0}, tutti.InvalidError)):
         with pytest.raises(error):
             on_threads(1, lambda comm: None, **wrong)
+
+
+def test_threads():
+    def rank(comm):
+        assert comm.describe()["threads"] == "3" and comm.describe()["most_threads"] == "3"
+        values = np.arange(200_000, dtype=np.float32) + comm.rank
+        assert np.array_equal(comm.all_reduce(values), 2 * np.arange(200_000, dtype=np.float32) + 1)
+        whole = comm.all_gather(np.full(100_000, comm.rank, np.float32), np.empty(200_000, np.float32))
+        assert whole[:100_000].sum() == 0 and (whole[100_000:] == 1).all()
+
+    on_threads(2, rank, threads=3)
 
 
 @pytest.mark.parametrize("name", [
