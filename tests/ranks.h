@@ -99,6 +99,9 @@ bool ranks_fit(int size);
 int ranks_skip(int least);
 /* The same of a test that knows the CPU alone. */
 int ranks_skip_cuda(const char *why);
+/* The same of a test that needs copies from the memory of one process to another's. ranks_skip()
+ * asks it if TUTTI_DIRECT is on. */
+int ranks_skip_direct(void);
 
 /* In a ranks_fn with arguments `ranks` and `rank`: ends it with the line unless the condition
  * holds. */

@@ -53,16 +53,23 @@ static void list_choices(tutti_comm_t *comm, enum tutti_dtype dtype, struct tria
     trial->choices[dtype] = count;
 }
 
-/* Rank 0 fills the choices and the description of the communicator. */
-static void note_choices(tutti_comm_t *comm, void *context)
+/* Rank 0 fills the description of the communicator. */
+static void note_description(tutti_comm_t *comm, void *context)
 {
     struct trial *trial = context;
     json_t *description = describe_comm(comm);
+    json_dumpb(description, trial->description, sizeof trial->description - 1, 0);
+    json_decref(description);
+}
+
+/* It also fills the choices. */
+static void note_choices(tutti_comm_t *comm, void *context)
+{
+    struct trial *trial = context;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
         if (!is_gpu(trial) || dtype == TUTTI_BFLOAT16)
             list_choices(comm, (enum tutti_dtype)dtype, trial);
-    json_dumpb(description, trial->description, sizeof trial->description - 1, 0);
-    json_decref(description);
+    note_description(comm, context);
 }
 
 json_t *trial_choices(const struct trial *trial, enum tutti_dtype dtype)
@@ -150,8 +157,8 @@ static struct trial *run(struct trial *trial)
 struct trial *trial_run(int ranks, bool threads, bool choose)
 {
     struct trial *trial = create(ranks, threads, TUTTI_DEVICE_CPU);
-    if (trial && choose)
-        trial->config.visit = note_choices;
+    if (trial)
+        trial->config.visit = choose ? note_choices : note_description;
     return run(trial);
 }
 
@@ -172,19 +179,30 @@ void trial_destroy(struct trial *trial)
         munmap(trial, sizeof *trial);
 }
 
+/* Among processes: whether the kernel copies from one to another. */
+static json_t *direct_copies(const struct trial *trial)
+{
+    json_error_t error;
+    json_t *description = json_loads(trial->description, 0, &error);
+    json_t *text = json_object_get(description, "direct_copies");
+    text = is_gpu(trial) || trial->config.threads ? NULL : json_incref(text);
+    json_decref(description);
+    return text;
+}
+
 json_t *trial_result(const struct trial *trial)
 {
     const char *result = *trial->message ? trial->message : "ok";
     json_error_t error;
     if (trial->wrong)
         result = "the result is wrong";
-    return json_pack("{s:o, s:o, s:o*, s:f, s:o*, s:o*}", "test",
+    return json_pack("{s:o, s:o, s:o*, s:f, s:o*, s:o*, s:o*}", "test",
                      json_sprintf("all-reduce of %d %s%s", trial->config.ranks,
                                   trial->config.threads ? "threads" : "processes",
                                   trial->config.share ? " on device 0" : ""),
                      "result", json_text(result), "declined",
                      is_gpu(trial) ? json_boolean(trial->status == TUTTI_ERR_DECLINED) : NULL,
-                     "setup_ms", trial->setup_ms, "describe",
+                     "setup_ms", trial->setup_ms, "direct_copies", direct_copies(trial), "describe",
                      is_gpu(trial) ? json_loads(trial->description, 0, &error) : NULL, "choices",
                      is_gpu(trial) && *trial->description ? trial_choices(trial, TUTTI_BFLOAT16)
                                                           : NULL);

@@ -520,6 +520,8 @@ typedef void (*tutti_parallel_t)(void *parallel_context, int tasks,
 /* The most threads of a rank. */
 enum { TUTTI_MAX_THREADS = 256 };
 
+enum tutti_direct { TUTTI_DIRECT_AUTO = 0, TUTTI_DIRECT_ON = 1, TUTTI_DIRECT_OFF = 2 };
+
 /* An option that is set overrides its environment variable, which tutti_comm_create() reads; a
  * value there that cannot be read is INVALID. "Compared" options are equal on all ranks, else the
  * rendezvous returns MISMATCH. */
@@ -589,6 +591,10 @@ struct tutti_comm_options {
      * returned, as NCCL allows it. Each call that is not captured then records an event. Otherwise
      * the last operation's stream must exist until the next operation or the destroy. */
     bool transient_streams;
+    /* For CPU only, refused on CUDA: the kernel copies long blocks straight from the memory of one
+     * rank's process to another's. ON: always; DECLINED if the kernel refuses (docs/security.md).
+     * AUTO: TUTTI_DIRECT, else where it is quicker and the kernel allows it. Compared. */
+    enum tutti_direct direct;
 };
 
 /* What a rank called, in a struct tutti_fault. */

@@ -73,6 +73,8 @@ class CommunicatorOptions(TypedDict, total=False):
     leaf_order: Sequence[int]
     programmatic_launch: bool
     arena_bytes: int
+    direct: bool
+    """Whether the kernel copies long blocks between the memories of the ranks' processes, on CPU; absent: where that is quicker."""
     max_blocks: int
     """The most blocks of each CUDA kernel, and so the most multiprocessors that run it."""
     threads: int
@@ -161,6 +163,8 @@ def _comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[A
     if "programmatic_launch" in given:
         options.programmatic_launch = (
             lib.TUTTI_PROGRAMMATIC_ON if given["programmatic_launch"] else lib.TUTTI_PROGRAMMATIC_OFF)
+    if "direct" in given:
+        options.direct = lib.TUTTI_DIRECT_ON if given["direct"] else lib.TUTTI_DIRECT_OFF
     if "leaf_order" in given:
         order = list(given["leaf_order"])
         if world_size is not None and len(order) != world_size:

@@ -16,6 +16,7 @@ struct comm_config {
     int32_t topology_size;   /* of the matrix in TUTTI_TOPOLOGY_FILE; 0: there is none */
     int32_t leaf_order_given;
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES: ranks may share a device */
+    int32_t direct;      /* enum tutti_direct */
     int32_t leaf_order[TUTTI_MAX_RANKS];
     char fabric[16]; /* the engine's name; "": none */
     int32_t threads; /* of this rank, not compared; 0: it has the calling one alone */

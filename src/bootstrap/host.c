@@ -217,6 +217,11 @@ static enum tutti_status field_compare(const struct field *field, int rank, int 
                      value_text(field, field->theirs, theirs));
 }
 
+static const char *direct_text(int32_t direct)
+{
+    return direct == TUTTI_DIRECT_ON ? "on" : direct == TUTTI_DIRECT_OFF ? "off" : "auto";
+}
+
 /* One line for each field of the configuration. */
 static enum tutti_status config_compare(const struct host_record *mine, int rank,
                                         const struct host_record *theirs, int peer)
@@ -249,6 +254,11 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
                          rank, tutti_algo_name((enum tutti_algo)a->algo), *a->kernel ? " by " : "",
                          a->kernel, peer, tutti_algo_name((enum tutti_algo)b->algo),
                          *b->kernel ? " by " : "", b->kernel);
+    if (a->direct != b->direct)
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "ranks disagree about direct copies (options->direct, TUTTI_DIRECT): rank "
+                         "%d has %s, rank %d has %s: set the same on all ranks",
+                         rank, direct_text(a->direct), peer, direct_text(b->direct));
     if (strcmp(a->fabric, b->fabric) != 0)
         return error_set(TUTTI_ERR_MISMATCH,
                          "ranks disagree about the fabric (options->fabric): rank %d has %s, rank "

@@ -49,6 +49,7 @@ struct backend_opening {
     enum tutti_programmatic programmatic;
     bool transient_streams;     /* CUDA: tutti.h */
     int max_blocks;             /* of a kernel; 0: no limit */
+    enum tutti_direct direct;   /* OFF: no copies between the memories of the ranks' processes */
     int64_t default_timeout_ms; /* of an operation */
     bool marked;                /* operations are marked in the recorder as they run */
     int recorder_fd;            /* -1 without a recorder */

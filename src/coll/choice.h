@@ -62,6 +62,7 @@ struct choice {
     const struct algorithm *run; /* NULL: the call is declined, with the reason */
     enum tutti_algo algo;        /* its public name */
     bool zero_copy; /* CPU: use the operands where they lie if all ranks can reach them */
+    bool direct;    /* the same, also those that only the kernel can reach */
     struct choice_launch launch;
     const char *reason; /* a static sentence */
 };

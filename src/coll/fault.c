@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 static void signature_format(const struct tutti_signature *signature, char *text, size_t size)
 {
@@ -165,6 +166,18 @@ static int format_counts(const struct tutti_fault *fault, char *text, size_t siz
                     what);
 }
 
+/* A copy between the memories of two ranks' processes. */
+static int format_copy(const struct tutti_fault *fault, char *text, size_t size)
+{
+    const int error = (int)fault->seen.count;
+    return snprintf(text, size,
+                    "rank %d could not copy the memory of rank %d in operation %" PRIu64 "%s%s: "
+                    "rank %d must keep its operands mapped until its call returns, and its first "
+                    "thread must not end; or set TUTTI_DIRECT=off; then create a new communicator",
+                    fault->rank, fault->peer, fault->sequence, error ? ": " : "",
+                    error ? strerror(error) : "", fault->peer);
+}
+
 int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
 {
     if (!fault) {
@@ -205,9 +218,12 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
         if (fault->expected.parameter)
             return format_counts(fault, text, size);
         break;
+    case TUTTI_ERR_SYSTEM:
+        if (fault->rank != fault->peer)
+            return format_copy(fault, text, size);
+        break;
     case TUTTI_ERR_DECLINED:
     case TUTTI_ERR_CONCURRENT:
-    case TUTTI_ERR_SYSTEM:
     case TUTTI_ERR_VERSION:
         break;
     }

@@ -157,6 +157,7 @@ static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *w
         .transient_streams = comm->transient_streams,
         .programmatic = comm->programmatic,
         .max_blocks = comm->max_blocks,
+        .direct = (enum tutti_direct)comm->config.direct,
         .default_timeout_ms = comm->timeout_ms,
         .marked = comm->recorder.pattern != NULL,
         .recorder_fd = comm->recorder.fd,

@@ -141,6 +141,7 @@ enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int 
     (*comm)->timeout_source = TIMEOUT_OF_CALL;
     (*comm)->config.buffer_size = TUTTI_DEFAULT_BUFFER_SIZE;
     (*comm)->config.arena_bytes = 0; /* the fewest */
+    (*comm)->config.direct = TUTTI_DIRECT_OFF;
     return comm_leaf_order_read(NULL, world_size, (*comm)->config.leaf_order);
 }
 

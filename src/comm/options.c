@@ -106,6 +106,19 @@ static enum tutti_status algo_read(enum tutti_device device, struct comm_config 
     return status;
 }
 
+static enum tutti_status direct_read(struct comm_config *config)
+{
+    static const char variable[] = "TUTTI_DIRECT";
+    const char *text = getenv(variable);
+    bool on = false;
+    if (!text || !*text || strcmp(text, "auto") == 0)
+        return TUTTI_OK;
+    if (env_bool(variable, &on) != TUTTI_OK)
+        return error_set(TUTTI_ERR_INVALID, "%s=%.80s: expected on, off or auto", variable, text);
+    config->direct = on ? TUTTI_DIRECT_ON : TUTTI_DIRECT_OFF;
+    return TUTTI_OK;
+}
+
 /* Reads the environment, else takes defaults. */
 static enum tutti_status environment_read(struct tutti_comm *comm, enum tutti_device device)
 {
@@ -121,6 +134,8 @@ static enum tutti_status environment_read(struct tutti_comm *comm, enum tutti_de
         status = algo_read(device, &comm->config);
     if (status == TUTTI_OK)
         status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
+    if (status == TUTTI_OK && !comm->backend->enqueues)
+        status = direct_read(&comm->config);
     if (status == TUTTI_OK)
         status = env_int64("TUTTI_TIMEOUT_MS", &comm->timeout_ms);
     if (status == TUTTI_OK)
@@ -149,6 +164,8 @@ enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
         comm->timeout_ms = options->timeout_ms;
         comm->timeout_source = TIMEOUT_OF_COMM;
     }
+    if (options->direct != TUTTI_DIRECT_AUTO)
+        config->direct = (int32_t)options->direct;
     if (options->strict != TUTTI_STRICT_ENV)
         config->strict = options->strict == TUTTI_STRICT_ON;
     if (options->progress) {
@@ -219,6 +236,13 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
     if (enqueues && options->arena_bytes)
         return error_set(TUTTI_ERR_INVALID,
                          "arena_bytes is for CPU communicators: leave it 0 on a CUDA communicator");
+    if (enqueues && options->direct)
+        return error_set(TUTTI_ERR_INVALID,
+                         "direct is for CPU communicators: leave it 0 on a CUDA communicator");
+    if ((unsigned)options->direct > TUTTI_DIRECT_OFF)
+        return error_set(TUTTI_ERR_INVALID,
+                         "direct %d: expected TUTTI_DIRECT_AUTO (0), ON (1) or OFF (2)",
+                         (int)options->direct);
     if ((unsigned)options->programmatic_launch > TUTTI_PROGRAMMATIC_OFF)
         return error_set(TUTTI_ERR_INVALID,
                          "programmatic_launch %d: expected TUTTI_PROGRAMMATIC_AUTO (0), ON (1) or "

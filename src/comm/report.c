@@ -76,6 +76,8 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
     text_append(text, size, &length, "ranks_share_process: %s\narena_bytes: %zu\n",
                 rank_set_empty(peers_ranks(comm->peers)->remote) ? "yes" : "no",
                 peers_arena_bytes(comm->peers));
+    if (*peers_copies_text(comm->peers))
+        text_append(text, size, &length, "direct_copies: %s\n", peers_copies_text(comm->peers));
     const size_t used = least(size, length);
     if (comm->backend->describe)
         length += comm->backend->describe(comm->group, text ? text + used : NULL, size - used);

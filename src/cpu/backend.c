@@ -23,6 +23,8 @@ static enum tutti_status open_group(const struct backend_opening *opening, void 
     struct cpu_group *opened;
     enum tutti_status status = cpu_group_open(opening, opening->rules, &opened);
     if (status == TUTTI_OK)
+        status = cpu_group_open_direct(opened, opening);
+    if (status == TUTTI_OK)
         status = parts_open(opening, cpu_group_arena_bytes(opening, opening->rules), opened);
     if (status != TUTTI_OK)
         return status;

@@ -13,9 +13,12 @@ struct cpu_limits {
     struct choice small;
     const struct choice_rules *rules;
     int world_size;
-    size_t one_shot_bytes;           /* up to here one-shot is measured to be faster */
-    size_t copied_bytes;             /* up to here one-shot is faster than zero-copy */
-    size_t offered_bytes;            /* from here on a block is offered where it lies: pair.c */
+    size_t one_shot_bytes; /* up to here one-shot is measured to be faster */
+    size_t copied_bytes;   /* up to here one-shot is faster than zero-copy */
+    size_t offered_bytes;  /* from here on a block is offered where it lies: pair.c */
+    size_t direct_bytes;   /* from here on the kernel copies blocks of a gather or scatter from one
+                              process to another; SIZE_MAX: never. Likewise of other operations: */
+    size_t direct_other_bytes;
     const struct algorithm *one_hop; /* of an operation that is longer than a small message */
     bool pushes; /* two-shot: the owner of a chunk writes the result to all ranks, if the arena has
                     room */
@@ -25,6 +28,8 @@ struct cpu_limits {
 /* `rules` must outlive the limits. */
 void cpu_limits_set(const struct choice_rules *rules, int world_size, bool oversubscribed,
                     struct cpu_limits *limits);
+/* The kernel copies between the ranks' processes. `always`: also where that is not quicker. */
+void cpu_limits_set_direct(struct cpu_limits *limits, bool always);
 /* `group` is a struct cpu_group. Returns OK. */
 enum tutti_status cpu_choose(const void *group, const struct choice_call *call,
                              struct choice *choice);

@@ -22,6 +22,10 @@ struct peers *cpu_group_create(void);
  * ends. After a failure of any rank close them. */
 enum tutti_status cpu_group_open(const struct backend_opening *opening,
                                  const struct choice_rules *rules, struct cpu_group **group);
+/* Collective, behind cpu_group_open(): whether long blocks are copied from one process's memory to
+ * another's. Returns DECLINED if they are to and the kernel refuses. */
+enum tutti_status cpu_group_open_direct(struct cpu_group *group,
+                                        const struct backend_opening *opening);
 /* Bytes of each arena of such a group. */
 size_t cpu_group_arena_bytes(const struct backend_opening *opening,
                              const struct choice_rules *rules);

@@ -61,6 +61,24 @@ bool channel_peer_alive(struct channel *channel, int peer)
     return news != LINK_LEFT && news != LINK_ENDED;
 }
 
+/* An open socket on which nothing has come, and a process that has not ended. */
+bool channel_peer_runs(struct channel *channel, int peer)
+{
+    struct pollfd polls[2];
+    if (peer < 0 || peer >= channel->size || !rank_set_has(channel->connected, peer) ||
+        fork_detected(channel->epoch))
+        return channel_peer_alive(channel, peer);
+    link_polls(channel->links[peer], POLLIN, polls);
+    return poll(polls, 2, 0) == 0 || channel_peer_alive(channel, peer);
+}
+
+int64_t channel_peer_pid(const struct channel *channel, int peer)
+{
+    return peer >= 0 && peer < channel->size && rank_set_has(channel->connected, peer)
+               ? link_pid(channel->links[peer])
+               : 0;
+}
+
 const struct interrupt *channel_interrupt(struct channel *channel,
                                           const struct interrupt *interrupt)
 {

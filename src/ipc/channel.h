@@ -91,6 +91,11 @@ enum tutti_status channel_recv_fd(struct channel *channel, int peer, int *fd, in
  * connected. Does not wait. Thread-safe.
  */
 bool channel_peer_alive(struct channel *channel, int peer);
+/* The same as channel_peer_alive(), quicker while nothing has come from the peer. */
+bool channel_peer_runs(struct channel *channel, int peer);
+/* The number of a connected peer's process, as the kernel told it; 0: the process is not seen from
+ * this one's pid namespace. Returns 0 for ranks that are not connected. */
+int64_t channel_peer_pid(const struct channel *channel, int peer);
 
 /*
  * In the child of a fork() the descriptors of all channels are closed. There the calls return

@@ -30,6 +30,7 @@ struct link {
     uint8_t key[CHANNEL_ID_BYTES];
     int holders;
     int socket;
+    pid_t pid;  /* of the process at the other end; 0: another pid namespace */
     int pidfd;  /* readable once the peer's process has ended; -1 if unknown or our own */
     bool ended; /* nothing more can be read */
     struct message *queue;
@@ -263,7 +264,8 @@ struct link *link_make(const uint8_t key[CHANNEL_ID_BYTES], int socket, const st
         close(socket);
         return NULL;
     }
-    *link = (struct link){.holders = 1, .socket = socket, .pidfd = peer_pidfd(socket, peer)};
+    *link = (struct link){
+        .holders = 1, .socket = socket, .pid = peer->pid, .pidfd = peer_pidfd(socket, peer)};
     memcpy(link->key, key, sizeof link->key);
     fork_mutex_lock(&lock);
     link->next = links;
@@ -362,6 +364,11 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
     }
     fork_mutex_unlock(&lock);
     return news;
+}
+
+int64_t link_pid(const struct link *link)
+{
+    return link->pid;
 }
 
 void link_polls(const struct link *link, short events, struct pollfd polls[2])

@@ -102,6 +102,9 @@ enum { LINK_NO_FD = -1, LINK_FULL = -2 };
  * NULL takes none, and returns LINK_LEFT or LINK_ENDED although there are packets. */
 enum link_news link_take(struct link *link, const struct packet *from, struct packet *packet,
                          int *fd);
+/* The process at the other end, as the kernel named it in this process's pid namespace; 0: it is
+ * not seen from here. */
+int64_t link_pid(const struct link *link);
 /* Fills two entries for poll(): the socket with these events, and the process' end. */
 void link_polls(const struct link *link, short events, struct pollfd polls[2]);
 

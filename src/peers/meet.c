@@ -12,12 +12,10 @@
 
 #include <string.h>
 
-enum tutti_status peers_meet(struct peers *peers, const struct request *request)
+static enum tutti_status meet(struct peers *peers, const struct request *request)
 {
     const struct rank_set others = rank_set_minus(request->subset, rank_set_of(peers->rank));
-    enum tutti_status status = lane_begin(peers, LANE_SUBSET);
-    if (status != TUTTI_OK)
-        return status;
+    enum tutti_status status = TUTTI_OK;
     for (int r = rank_set_next(others, -1); r >= 0; r = rank_set_next(others, r))
         meeting_enter(peers, r, request->parameter);
     bell_ring_if_heard(peers);
@@ -36,24 +34,33 @@ enum tutti_status peers_meet(struct peers *peers, const struct request *request)
     return TUTTI_OK;
 }
 
+enum tutti_status peers_meet(struct peers *peers, const struct request *request)
+{
+    const enum tutti_status status = lane_begin(peers, LANE_SUBSET);
+    return status == TUTTI_OK ? meet(peers, request) : status;
+}
+
 static enum tutti_status gather(struct peers *peers, const struct request *request,
                                 const unsigned char *own, unsigned char *all)
 {
     const size_t bytes = request->count;
-    enum tutti_status status = peers_meet(peers, request);
+    const bool is_open = order_load_relaxed_u32(&peers->faults.open);
+    enum tutti_status (*const meeting)(struct peers *, const struct request *) =
+        is_open ? peers_meet : meet;
+    enum tutti_status status = meeting(peers, request);
     size_t first = 0;
     for (uint32_t piece = 0; first < bytes && status == TUTTI_OK; piece++) {
         const size_t left = bytes - first;
         const size_t length = left < LAYOUT_BODY_BYTES ? left : LAYOUT_BODY_BYTES;
         const uint32_t place = piece % LAYOUT_SMALL_MESSAGES;
         memcpy(peers->own->small_messages[place].body, own + first, length);
-        status = peers_meet(peers, request);
+        status = meeting(peers, request);
         for (int r = 0; r < peers->size && status == TUTTI_OK; r++)
             memcpy(all + (size_t)r * bytes + first, peers->arenas[r]->small_messages[place].body,
                    length);
         first += length;
     }
-    return status == TUTTI_OK ? peers_meet(peers, request) : status;
+    return status == TUTTI_OK ? meeting(peers, request) : status;
 }
 
 enum tutti_status peers_gather(void *opaque, const void *own, size_t bytes, void *all,
@@ -70,7 +77,8 @@ enum tutti_status peers_gather(void *opaque, const void *own, size_t bytes, void
     };
     request_set_subset(&request, rank_set_all(peers->size));
     order_store_relaxed_u64(&peers->before, sequence);
-    order_store_relaxed_u64(&peers->sequence, GATHER_SEQUENCE);
+    if (order_load_relaxed_u32(&peers->faults.open)) /* else no operation has begun */
+        order_store_relaxed_u64(&peers->sequence, GATHER_SEQUENCE);
     const enum tutti_status status = gather(peers, &request, own, all);
     order_store_relaxed_u64(&peers->sequence, sequence);
     return status;

@@ -137,13 +137,28 @@ void peers_awaits_none(struct peers *peers);
  * for a second; the peer if they wait in a circle. */
 int peers_late_rank(const struct peers *peers, int peer);
 
+/* ---- copies between processes ---------------------------------------------------------------- */
+
+/* Collective, on open peers. Finds out whether the kernel copies between the memories of the ranks'
+ * processes, with the same answer on all ranks. Returns DECLINED if they are to and it does not. */
+enum tutti_status peers_copies_open(struct peers *peers, enum tutti_direct direct,
+                                    int64_t timeout_ms);
+/* "yes", or why not; "" before peers_copies_open(). */
+const char *peers_copies_text(const struct peers *peers);
+/* Copy from or to an address in the process of a remote rank. A failure is the fault of that rank:
+ * PEER_DEAD if its process has ended, else SYSTEM, with the errno in seen.count. */
+enum tutti_status peers_copy_from(struct peers *peers, int peer, void *to, uint64_t from,
+                                  size_t bytes);
+enum tutti_status peers_copy_to(struct peers *peers, int peer, uint64_t to, const void *from,
+                                size_t bytes);
+
 /* ---- meetings -------------------------------------------------------------------------------- */
 
 /* A barrier of request->subset, this rank among them. Takes no operation number. Only the caller of
  * operations calls it. */
 enum tutti_status peers_meet(struct peers *peers, const struct request *request);
 /* struct gather's `run`. Collective. Takes no operation number. Only the caller of operations calls
- * it. `peers` is a struct peers. */
+ * it, or, on open peers, the set-up before peers_settle(). `peers` is a struct peers. */
 enum tutti_status peers_gather(void *peers, const void *own, size_t bytes, void *all,
                                int64_t timeout_ms);
 

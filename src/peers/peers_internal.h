@@ -41,6 +41,12 @@ enum lane {
     LANE_SUBSET, /* a barrier of some ranks */
 };
 
+/* Whether every rank can copy the memory of every rank of another process: copies.c. */
+struct peers_copies {
+    bool work;
+    char why[320]; /* not, or that they were not tried */
+};
+
 /* What a wait asks of the operations that these ranks run on their hosts. */
 struct peers_operations {
     /* Whether a rank has entered another operation, so that the peer never writes the word. Then
@@ -83,6 +89,7 @@ struct peers {
     uint32_t meetings[NODE_RANKS]; /* of subset barriers, with each peer */
     struct peers *whole;           /* of a part: part.h; else NULL */
     struct peers *part;            /* the first part, of a part the next one; NULL: none */
+    struct peers_copies copies;    /* equal on all ranks */
 };
 
 /* What faults and messages call a rank, which may be on another host. */

@@ -10,6 +10,7 @@
 #include "base/point.h"
 #include "ranks.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -54,7 +55,9 @@ static int complete(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(int argc, char **argv)
 {
     bool processes = argc == 2 && strcmp(argv[1], "processes") == 0;
-    ranks_share_cores(); /* else the set-up goes on with a ping-pong, for which ranks wait */
+    /* Else the set-up goes on with a ping-pong, and tries direct copies, for which ranks wait. */
+    ranks_share_cores();
+    setenv("TUTTI_DIRECT", "off", 1);
     struct ranks *ranks = ranks_create(SIZE, processes ? SIZE : 0, 0);
     point_hook = hook;
     int failed = ranks_run(ranks, complete);

@@ -242,6 +242,11 @@ static void test_options(void **state)
     assert_int_equal(create(0, 2, OPTIONS(.device = TUTTI_DEVICE_CUDA, .arena_bytes = 65536)),
                      TUTTI_ERR_INVALID);
     assert_reason("arena_bytes is for CPU", NULL);
+    assert_int_equal(create(0, 1, OPTIONS(.direct = (enum tutti_direct)3)), TUTTI_ERR_INVALID);
+    assert_reason("direct 3", NULL);
+    assert_int_equal(create(0, 2, OPTIONS(.device = TUTTI_DEVICE_CUDA, .direct = TUTTI_DIRECT_ON)),
+                     TUTTI_ERR_INVALID);
+    assert_reason("direct is for CPU", NULL);
     assert_int_equal(create(0, 2, OPTIONS(.leaf_order = (int[]){0, 0})), TUTTI_ERR_INVALID);
     assert_reason("leaf_order[1] is 0", NULL);
     assert_int_equal(create(0, 2, OPTIONS(.leaf_order = (int[]){0, 2})), TUTTI_ERR_INVALID);
@@ -257,7 +262,7 @@ static void test_environment(void **state)
         {"TUTTI_BUFFER_SIZE", "10X"}, {"TUTTI_BUFFER_SIZE", "10 "}, {"TUTTI_BUFFER_SIZE", " -1"},
         {"TUTTI_STRICT", "maybe"},    {"TUTTI_ALGO", "three_shot"}, {"TUTTI_TIMEOUT_MS", "1s"},
         {"TUTTI_TIMEOUT_MS", "1.5"},  {"TUTTI_ARENA_BYTES", "few"}, {"TUTTI_ARENA_BYTES", "65535"},
-        {"TUTTI_MAX_BLOCKS", "-1"},
+        {"TUTTI_DIRECT", "maybe"},    {"TUTTI_MAX_BLOCKS", "-1"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

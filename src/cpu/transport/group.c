@@ -66,6 +66,16 @@ enum tutti_status cpu_group_open(const struct backend_opening *opening,
                                  : distances_measure(opened, deadline_after(opening->timeout_ms));
 }
 
+enum tutti_status cpu_group_open_direct(struct cpu_group *group,
+                                        const struct backend_opening *opening)
+{
+    const enum tutti_status status =
+        peers_copies_open(&group->peers, opening->direct, opening->timeout_ms);
+    if (status == TUTTI_OK && group->peers.copies.work)
+        cpu_limits_set_direct(&group->limits, opening->direct == TUTTI_DIRECT_ON);
+    return status;
+}
+
 struct cpu_team **cpu_group_team(struct cpu_group *group)
 {
     return &group->team;

@@ -62,6 +62,7 @@ static void options_differ_by_name(void **state)
         {&odd->device, TUTTI_DEVICE_CUDA, "device (options->device)", "has CPU", "has CUDA"},
         {&odd->strict, true, "TUTTI_STRICT", "has off", "has on"},
         {&odd->algo, TUTTI_ALGO_RING, "TUTTI_ALGO", "has none", "has ring"},
+        {&odd->direct, TUTTI_DIRECT_OFF, "TUTTI_DIRECT", "has auto", "has off"},
         {&odd->fully_connected, true, "TUTTI_FORCE_FULLY_CONNECTED", "has off", "has on"},
         {&odd->topology_size, 8, "TUTTI_TOPOLOGY_FILE", "has no matrix", "has 8 rows"},
     };
