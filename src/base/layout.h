@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 11,
+    LAYOUT_VERSION = 12,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_SMALL_MESSAGES = 2, /* see docs/ordering.md: M1 */
@@ -73,7 +73,8 @@ struct layout_operands {
     uint64_t recv;
 };
 
-enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1 };
+/* ADDRESS: an address in the owner's process, which the kernel can read there. */
+enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1, LAYOUT_ADDRESS = 2 };
 
 /* A payload of up to 48 bytes travels in the header's cache line, a longer one in the body. Two
  * ranks use the bodies of their first messages only, and swap them from operation to operation. */
@@ -94,8 +95,9 @@ struct layout_message {
     uint64_t id;    /* of a process group's message: the group's own */
     union {
         unsigned char payload[LAYOUT_MESSAGE_BYTES];
-        struct layout_operands
-            operands; /* of an offer: the block; recv_id: if the sender writes a share */
+        /* Of an offer: the block; recv_id: if the sender writes a share; recv: the address of the
+         * block in the sender's process if the kernel may read it there, else 0. */
+        struct layout_operands operands;
     } u;
 };
 
@@ -104,12 +106,14 @@ struct layout_read {
     uint32_t pair[LAYOUT_WINDOW]; /* the messages that it has read: release X2 */
     uint32_t all[LAYOUT_WINDOW];  /* release X2 */
     /* The answer to the peer's last offer: how many bytes from the block's end the peer writes, and
-     * where to, in the allocation that the offer names. */
+     * where to, in the allocation that the offer names, or, if by_address, at that address in this
+     * rank's process. */
     uint64_t share_bytes; /* or LAYOUT_REFUSED */
     uint64_t share_at;
     uint32_t answered; /* the number of the offer: release X4 */
     uint32_t written;  /* the number of the offer to the peer whose share is written: release X5 */
-    unsigned char pad[LAYOUT_LINE - 8 * LAYOUT_WINDOW - 24];
+    uint32_t by_address;
+    unsigned char pad[LAYOUT_LINE - 8 * LAYOUT_WINDOW - 28];
 };
 
 #define LAYOUT_REFUSED UINT64_MAX
@@ -244,6 +248,10 @@ struct layout_control_ring {
     struct layout_verdict verdicts[LAYOUT_POSTS]; /* the leader's */
 };
 
+/* What a rank does in its peers' operands: nothing; it reads or writes them in its own address
+ * space; WRITES + r: it lets the kernel write into the process of rank r. */
+enum layout_touching { LAYOUT_APART, LAYOUT_INSIDE, LAYOUT_WRITES };
+
 struct layout_arena {
     /* Written before the handshake, constant afterwards. */
     uint64_t magic;
@@ -256,7 +264,7 @@ struct layout_arena {
     /* The state of the owner. */
     uint32_t left;      /* release F2: the owner destroyed its communicator */
     uint32_t aborted;   /* the owner was aborted; relaxed: it carries nothing but itself */
-    uint32_t touching;  /* release T1: the owner is inside its peers' operands: direct.c */
+    uint32_t touching;  /* release T1: the owner uses its peers' operands: enum layout_touching */
     uint32_t core;      /* 1 + the core that the owner last ran on; relaxed: same_core.c */
     uint32_t awaits;    /* 1 + the rank that the owner has long waited for; relaxed: survey.c */
     uint32_t awaits_ms; /* when the owner last wrote that, by the monotonic clock; relaxed */

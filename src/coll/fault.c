@@ -172,8 +172,9 @@ static int format_copy(const struct tutti_fault *fault, char *text, size_t size)
     const int error = (int)fault->seen.count;
     return snprintf(text, size,
                     "rank %d could not copy the memory of rank %d in operation %" PRIu64 "%s%s: "
-                    "rank %d must keep its operands mapped until its call returns, and its first "
-                    "thread must not end; or set TUTTI_DIRECT=off; then create a new communicator",
+                    "rank %d has to keep its operands mapped until its call returns, and its first "
+                    "thread has to live on (TUTTI_DIRECT=off: without such copies); create a new "
+                    "communicator",
                     fault->rank, fault->peer, fault->sequence, error ? ": " : "",
                     error ? strerror(error) : "", fault->peer);
 }
@@ -219,7 +220,7 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
             return format_counts(fault, text, size);
         break;
     case TUTTI_ERR_SYSTEM:
-        if (fault->rank != fault->peer)
+        if (fault->seen.count || fault->rank != fault->peer)
             return format_copy(fault, text, size);
         break;
     case TUTTI_ERR_DECLINED:

@@ -215,7 +215,8 @@ static void operand_find(const struct tutti_comm *comm, const void *operand, siz
 
 /* In a collective of all ranks, if an operand has a block for each rank, the peers only read
  * `send`. They must not do so in an all-to-all in place: each rank would write over blocks that its
- * peers still need. With a root, and in a message, the ranks use what they can reach (pair.c). */
+ * peers still need. With a root, and in a message, the ranks use what they can reach (pair.c).
+ * Where the kernel copies between processes, an all-gather and an all-to-all show addresses. */
 void request_find_operands(const struct tutti_comm *comm, const struct coll *coll,
                            struct request *request)
 {
@@ -243,6 +244,10 @@ void request_find_operands(const struct tutti_comm *comm, const struct coll *col
                      &operands->recv_id, &operands->recv, &request->recv_buffers);
     if (!coll->peer && shows_recv && operands->recv_id == LAYOUT_PRIVATE)
         operands->send_id = LAYOUT_PRIVATE;
+    if (!coll->peer && request->choice.direct && operands->send_id == LAYOUT_PRIVATE) {
+        operands->send_id = LAYOUT_ADDRESS;
+        operands->send = (uintptr_t)request->send;
+    }
 }
 
 /* Reads the subset of a barrier. It is empty if all ranks belong to it. */

@@ -14,11 +14,14 @@ enum {
      * them (Xeon, 16 ranks, 64 KiB: 64 us, and 27 for a whole all-reduce; 32 ranks, 2 KiB: 7.8
      * and 5.5). */
     REDUCE_ALONE_BYTES = 64 * 1024,
-    /* Among more ranks the root's core is what a gather or a scatter waits for, so the other ranks'
-     * cores move the bytes, by the kernel. It copies at a quarter of the speed of this library's
-     * loops (Zen 4: 14 and 50 GB/s), so fewer ranks take the messages. */
-    DIRECT_RANKS = 8,
+    /* From so many ranks on the root's core is what a gather or a scatter waits for, so the other
+     * ranks' cores move the bytes, by the kernel. It copies at a quarter of the speed of this
+     * library's loops (Zen 4: 14 and 50 GB/s), so fewer ranks send messages. Ranks that share cores
+     * save turns of the scheduler (8 ranks on 2 cores, 128 KiB: 1.5 and .3 ms; 6: .1 and .2). */
+    DIRECT_RANKS = 9,
+    DIRECT_RANKS_OVERSUBSCRIBED = 8,
     DIRECT_BYTES = 64 * 1024,
+    DIRECT_BYTES_OVERSUBSCRIBED = 32 * 1024,
 };
 
 /*
@@ -65,12 +68,13 @@ void cpu_limits_set(const struct choice_rules *rules, int world_size, bool overs
             limits->one_shot_bytes < LAYOUT_BODY_BYTES ? limits->one_shot_bytes : LAYOUT_BODY_BYTES;
 }
 
-void cpu_limits_set_direct(struct cpu_limits *limits, bool always)
+void cpu_limits_set_direct(struct cpu_limits *limits, bool oversubscribed, bool always)
 {
+    const int least = oversubscribed ? DIRECT_RANKS_OVERSUBSCRIBED : DIRECT_RANKS;
     if (always)
         limits->direct_bytes = limits->direct_other_bytes = limits->offered_bytes;
-    else if (limits->world_size > DIRECT_RANKS)
-        limits->direct_bytes = DIRECT_BYTES;
+    else if (limits->world_size >= least)
+        limits->direct_bytes = oversubscribed ? DIRECT_BYTES_OVERSUBSCRIBED : DIRECT_BYTES;
 }
 
 /* Whether the kernel copies blocks of that size. */
@@ -79,7 +83,8 @@ static bool is_direct(const struct cpu_limits *limits, enum tutti_collective col
 {
     const bool by_root =
         collective == TUTTI_COLLECTIVE_GATHER || collective == TUTTI_COLLECTIVE_SCATTER;
-    return bytes >= (by_root ? limits->direct_bytes : limits->direct_other_bytes);
+    return !coll_rows[collective].reduces &&
+           bytes >= (by_root ? limits->direct_bytes : limits->direct_other_bytes);
 }
 
 static enum tutti_algo algo_of(const struct cpu_limits *limits, const struct choice_call *call,
@@ -146,6 +151,7 @@ static enum tutti_status other_choose(const struct cpu_limits *limits,
     }
     choice->run = call->bytes ? one_shot_of(limits, call->collective, call->bytes) : &cpu_meeting;
     choice->zero_copy = call->bytes > limits->copied_bytes;
+    choice->direct = choice->zero_copy && is_direct(limits, call->collective, call->bytes);
     return TUTTI_OK;
 }
 

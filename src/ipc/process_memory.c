@@ -47,6 +47,18 @@ int process_memory_write(int64_t pid, uint64_t to, const void *from, size_t byte
     return pid > 0 ? copy(process_vm_writev, pid, (void *)(uintptr_t)from, to, bytes) : ESRCH;
 }
 
+bool process_memory_is_mapped(const void *at, size_t bytes)
+{
+    char part[4096];
+    for (size_t done = 0; done < bytes; done += sizeof part) {
+        const size_t left = bytes - done;
+        if (process_memory_read(getpid(), part, (uintptr_t)at + done,
+                                left < sizeof part ? left : sizeof part) == EFAULT)
+            return false;
+    }
+    return true;
+}
+
 void process_memory_allow(void)
 {
     (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* EINVAL: the kernel has no Yama */

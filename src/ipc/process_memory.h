@@ -3,6 +3,7 @@
 #ifndef TUTTI_IPC_PROCESS_MEMORY_H
 #define TUTTI_IPC_PROCESS_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,6 +13,9 @@
  * caller checks before a write, and behind both, that the process lives. */
 int process_memory_read(int64_t pid, void *to, uint64_t from, size_t bytes);
 int process_memory_write(int64_t pid, uint64_t to, const void *from, size_t bytes);
+
+/* Whether a range of this process's memory can be read: on which side a copy has failed. */
+bool process_memory_is_mapped(const void *at, size_t bytes);
 
 /* Lets every process of this user copy this process's memory, also where ptrace_scope is 1. Holds
  * until the process ends. */

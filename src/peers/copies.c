@@ -143,7 +143,8 @@ const char *peers_copies_text(const struct peers *peers)
 
 /* A copy has ended. It counts only if the process still lives: until then its number has not
  * passed to another one. */
-static enum tutti_status copy_judge(struct peers *peers, int peer, int error)
+static enum tutti_status copy_judge(struct peers *peers, int peer, int error, const void *own,
+                                    size_t bytes)
 {
     const int64_t deadline = deadline_after(ENDS_MS);
     struct tutti_fault fault;
@@ -160,6 +161,8 @@ static enum tutti_status copy_judge(struct peers *peers, int peer, int error)
                                  .rank = peers->rank,
                                  .peer = peer,
                                  .sequence = peers->sequence};
+    if (error == EFAULT && !process_memory_is_mapped(own, bytes))
+        fault.peer = peers->rank;
     fault.seen.count = (uint64_t)error;
     return peers_fail(peers, &fault);
 }
@@ -168,7 +171,7 @@ enum tutti_status peers_copy_from(struct peers *peers, int peer, void *to, uint6
                                   size_t bytes)
 {
     const int64_t pid = channel_peer_pid(peers->ranks.channel, peer);
-    return copy_judge(peers, peer, process_memory_read(pid, to, from, bytes));
+    return copy_judge(peers, peer, process_memory_read(pid, to, from, bytes), to, bytes);
 }
 
 enum tutti_status peers_copy_to(struct peers *peers, int peer, uint64_t to, const void *from,
@@ -178,5 +181,5 @@ enum tutti_status peers_copy_to(struct peers *peers, int peer, uint64_t to, cons
     const int error = channel_peer_runs(peers->ranks.channel, peer)
                           ? process_memory_write(pid, to, from, bytes)
                           : ESRCH;
-    return copy_judge(peers, peer, error);
+    return copy_judge(peers, peer, error, from, bytes);
 }

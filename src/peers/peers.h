@@ -146,7 +146,8 @@ enum tutti_status peers_copies_open(struct peers *peers, enum tutti_direct direc
 /* "yes", or why not; "" before peers_copies_open(). */
 const char *peers_copies_text(const struct peers *peers);
 /* Copy from or to an address in the process of a remote rank. A failure is the fault of that rank:
- * PEER_DEAD if its process has ended, else SYSTEM, with the errno in seen.count. */
+ * PEER_DEAD if its process has ended, else SYSTEM, with the errno in seen.count; or of this rank,
+ * if its own memory is not mapped. */
 enum tutti_status peers_copy_from(struct peers *peers, int peer, void *to, uint64_t from,
                                   size_t bytes);
 enum tutti_status peers_copy_to(struct peers *peers, int peer, uint64_t to, const void *from,

@@ -343,11 +343,11 @@ int main(int argc, char **argv)
     if (argc != 3)
         return 2;
     const int size = atoi(argv[2]);
-    if (strcmp(argv[1], "alone") == 0) {
-        const int skip = ranks_skip_cuda("the thread waits for the end of each rank's calls");
-        if (skip)
-            return skip;
-    }
+    int skip = ranks_skip(1);
+    if (!skip && strcmp(argv[1], "alone") == 0)
+        skip = ranks_skip_cuda("the thread waits for the end of each rank's calls");
+    if (skip)
+        return skip;
     struct ranks *ranks = ranks_create(size, strcmp(argv[1], "processes") == 0 ? size : 0, 0);
     const int failures = ranks_run(ranks, strcmp(argv[1], "alone") == 0 ? live_alone : live);
     ranks_destroy(ranks);

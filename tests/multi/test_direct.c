@@ -109,9 +109,10 @@ static bool block_is(const unsigned char *block, size_t bytes, int round, int fr
     return i == bytes && block[bytes] == 0xee; /* nothing is written behind the block */
 }
 
-/* One call of each collective with this root; blocks have a byte more, which stays. */
+/* One call of each collective that moves blocks. The operand that receives has a byte more, which
+ * stays. */
 static bool moves(tutti_comm_t *comm, int rank, int size, int root, size_t bytes, int round,
-                  uint32_t flags, unsigned char *all, unsigned char *one)
+                  uint32_t flags, unsigned char *all, unsigned char *more, unsigned char *one)
 {
     const struct tutti_call_options options = {.struct_size = sizeof options, .flags = flags};
     const size_t n = (size_t)size;
@@ -142,6 +143,24 @@ static bool moves(tutti_comm_t *comm, int rank, int size, int root, size_t bytes
     right &= tutti_broadcast_with(one, one, bytes, TUTTI_UINT8, root, comm, TUTTI_STREAM_DEFAULT,
                                   &options) == TUTTI_OK;
     right &= block_is(one, bytes, round, root, root);
+    /* All to all, and all of the last block to all; in place every other time. */
+    for (int r = 0; r < size; r++)
+        block_fill(all + (size_t)r * bytes, bytes, round, rank, r);
+    memset(more, 0xee, n * bytes + 1);
+    right &= tutti_all_to_all_with(all, more, bytes, TUTTI_UINT8, comm, TUTTI_STREAM_DEFAULT,
+                                   &options) == TUTTI_OK;
+    for (int r = size - 1; r >= 0 && right; r--) {
+        right &= block_is(more + (size_t)r * bytes, bytes, round, r, rank);
+        more[(size_t)r * bytes] = 0xee;
+    }
+    own = round % 2 ? more + (size_t)rank * bytes : one;
+    block_fill(own, bytes, round, rank, root);
+    right &= tutti_all_gather_with(own, more, bytes, TUTTI_UINT8, comm, TUTTI_STREAM_DEFAULT,
+                                   &options) == TUTTI_OK;
+    for (int r = size - 1; r >= 0 && right; r--) {
+        right &= block_is(more + (size_t)r * bytes, bytes, round, r, root);
+        more[(size_t)r * bytes] = 0xee;
+    }
     /* Messages around a ring. */
     const int to = (rank + 1) % size, from = (rank + size - 1) % size;
     memset(one, 0xee, bytes + 1);
@@ -161,19 +180,21 @@ static int move(struct ranks *ranks, int rank, tutti_store_t *store)
     static const size_t sizes[] = {32 * 1024, 100001, 256 * 1024 + 3, MOST_BYTES};
     const struct tutti_comm_options options = {.struct_size = sizeof options,
                                                .direct = TUTTI_DIRECT_ON};
-    unsigned char *all = malloc((size_t)ranks->size * MOST_BYTES + 1),
-                  *one = malloc(MOST_BYTES + 1);
+    unsigned char *all = malloc((size_t)ranks->size * MOST_BYTES + 1);
+    unsigned char *more = malloc((size_t)ranks->size * MOST_BYTES + 1);
+    unsigned char *one = malloc(MOST_BYTES + 1);
     tutti_comm_t *comm;
-    RANKS_CHECK(all && one);
+    RANKS_CHECK(all && more && one);
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     for (int round = 0; round < 12; round++) {
         const int refuser = round / 4 - 1; /* no rank, rank 0, rank 1 */
         for (int root = 0; root < ranks->size; root++)
             RANKS_CHECK(moves(comm, rank, ranks->size, root, sizes[round % 4], round,
-                              rank == refuser ? TUTTI_CALL_NO_ZERO_COPY : 0, all, one));
+                              rank == refuser ? TUTTI_CALL_NO_ZERO_COPY : 0, all, more, one));
     }
     tutti_comm_destroy(comm);
     free(all);
+    free(more);
     free(one);
     return 0;
 }

@@ -94,13 +94,27 @@ enum tutti_status direct_run(struct cpu_group *group, const struct request *requ
  * rank]: also if any rank has failed in a later one. */
 enum tutti_status direct_touch_begin(struct cpu_group *group, struct rank_set peers);
 enum tutti_status direct_touch_end(struct cpu_group *group, struct rank_set peers);
+/* Copies from an address in a rank's process, by the kernel if that is another process. Fails as
+ * direct_touch_end() does. */
+enum tutti_status direct_read(struct cpu_group *group, int rank, void *to, uint64_t from,
+                              size_t bytes);
+/* Copies to an address in a rank's process. Fails as direct_touch_begin() does, before the first
+ * byte, or as direct_touch_end(). */
+enum tutti_status direct_write(struct cpu_group *group, int rank, uint64_t to, const void *from,
+                               size_t bytes);
+/* Whether the operands of a call may be used where they lie by address, too. */
+static inline bool is_direct_call(const struct request *request)
+{
+    return request->choice.zero_copy && request->choice.direct &&
+           !(request->flags & TUTTI_CALL_NO_ZERO_COPY);
+}
 /* The address of a rank's operand, from what it has published. */
 static inline unsigned char *operand_at(void *const *buffers, int rank, uint64_t offset)
 {
     unsigned char *base = buffers ? buffers[rank] : NULL;
     return base ? base + offset : (unsigned char *)(uintptr_t)offset;
 }
-/* struct algorithm's function. A thread that uses the operands does not wait, so this call ends.
+/* struct algorithm's function. A rank that uses the operands does not wait, so this call ends.
  * `state` is not used. */
 void direct_leave_failed(void *group, const struct request *request, void *state);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Zero-copy, for operands that every rank can reach: symmetric memory, or threads of one process.
+ * And copies from and to an address in another rank's process, by the kernel: of pair.c, and of an
+ * all-gather or all-to-all, whose ranks read their peers' blocks.
  *
  * Each rank announces where its operands lie. In an all-reduce only rank r reads chunk r of all
  * send buffers and writes chunk r of all recv buffers, so in place is as safe as out of place. If
@@ -11,7 +13,8 @@
  * A rank that fails must also wait for this, because its caller may free the operands at once. A
  * rank that is about to use its peers' operands sets `touching`, then checks for faults. A rank
  * that fails records the fault, then waits until no rank is touching. Of two such ranks at least
- * one sees the other's word.
+ * one sees the other's word. Of ranks of other processes it waits for those that live and write
+ * into its own process. A read from there cannot fault, and its reader finds the fault behind it.
  */
 #include "base/point.h"
 #include "cpu/algo/algo.h"
@@ -123,22 +126,31 @@ static void job_run(struct job *job)
         elements_run(job, job->first, job->count);
 }
 
+/* A peer that has failed has left its operands, also if its fault is of a later operation: several
+ * run in a group of calls. */
 static enum tutti_status faults_check(struct cpu_group *group, struct rank_set peers)
 {
     struct tutti_fault fault;
-    for (int r = rank_set_next(peers, -1); r >= 0; r = rank_set_next(peers, r))
-        if (peers_check(&group->peers, r, false, &fault)) {
+    for (int r = rank_set_next(peers, -1); r >= 0; r = rank_set_next(peers, r)) {
+        const bool failed = order_load_acquire_u32(&group->peers.arenas[r]->fault.set); /* A1: F1 */
+        if (peers_check(&group->peers, failed ? group->peers.rank : r, false, &fault)) {
             order_store_release_u32(&group->peers.own->touching, 0); /* T1 pairs A6 */
             return peers_fail(&group->peers, &fault);
         }
+    }
     return TUTTI_OK;
+}
+
+static enum tutti_status touch(struct cpu_group *group, uint32_t how, struct rank_set peers)
+{
+    order_store_relaxed_u32(&group->peers.own->touching, how);
+    order_fence();
+    return faults_check(group, peers);
 }
 
 enum tutti_status direct_touch_begin(struct cpu_group *group, struct rank_set peers)
 {
-    order_store_relaxed_u32(&group->peers.own->touching, 1);
-    order_fence();
-    return faults_check(group, peers);
+    return touch(group, LAYOUT_INSIDE, peers);
 }
 
 enum tutti_status direct_touch_end(struct cpu_group *group, struct rank_set peers)
@@ -149,16 +161,76 @@ enum tutti_status direct_touch_end(struct cpu_group *group, struct rank_set peer
     return status;
 }
 
+enum tutti_status direct_read(struct cpu_group *group, int rank, void *to, uint64_t from,
+                              size_t bytes)
+{
+    const bool is_remote = rank_set_has(group->peers.ranks.remote, rank);
+    enum tutti_status status =
+        is_remote ? TUTTI_OK : touch(group, LAYOUT_INSIDE, rank_set_of(rank));
+    if (status == TUTTI_OK && is_remote)
+        status = peers_copy_from(&group->peers, rank, to, from, bytes);
+    else if (status == TUTTI_OK)
+        copy_near(group, to, (const void *)(uintptr_t)from, bytes);
+    POINT("direct.read");
+    return status == TUTTI_OK ? direct_touch_end(group, rank_set_of(rank)) : status;
+}
+
+enum tutti_status direct_write(struct cpu_group *group, int rank, uint64_t to, const void *from,
+                               size_t bytes)
+{
+    const bool is_remote = rank_set_has(group->peers.ranks.remote, rank);
+    enum tutti_status status =
+        touch(group, is_remote ? LAYOUT_WRITES + (uint32_t)rank : LAYOUT_INSIDE, rank_set_of(rank));
+    if (status != TUTTI_OK)
+        return status;
+    POINT("direct.touches");
+    if (is_remote)
+        status = peers_copy_to(&group->peers, rank, to, from, bytes);
+    else
+        copy_near(group, (void *)(uintptr_t)to, from, bytes);
+    POINT("direct.written");
+    const enum tutti_status ended = direct_touch_end(group, rank_set_of(rank));
+    return status == TUTTI_OK ? ended : status;
+}
+
+/* Whether a rank may still write into this rank's operands, or read them in its address space. */
+static bool is_touched_by(const struct cpu_group *group, int rank)
+{
+    const struct peers *peers = &group->peers;
+    const uint32_t how = order_load_acquire_u32(&peers->arenas[rank]->touching); /* A6 pairs T1 */
+    return rank_set_has(peers->ranks.remote, rank)
+               ? how == LAYOUT_WRITES + (uint32_t)peers->rank && peers_alive(peers, rank)
+               : how == LAYOUT_INSIDE;
+}
+
 void direct_leave_failed(void *opaque, const struct request *request, void *state)
 {
     const struct cpu_group *group = opaque;
     (void)state;
     order_fence(); /* the fault is visible before the caller writes to its operands again */
-    if (!request->choice.zero_copy || request->operands.send_id != LAYOUT_THIS_PROCESS)
+    if (!request->choice.zero_copy ||
+        (request->operands.send_id != LAYOUT_THIS_PROCESS && !is_direct_call(request)))
         return;
     for (int r = 0; r < group->peers.size; r++)
-        while (order_load_acquire_u32(&group->peers.arenas[r]->touching)) /* A6 pairs T1 */
+        while (is_touched_by(group, r))
             sched_yield();
+}
+
+/* Reads the peers' blocks by their addresses. The peers leave once this rank has told its end. */
+static enum tutti_status blocks_read(struct cpu_group *group, const struct job *job)
+{
+    const struct request *request = job->request;
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < group->peers.size && status == TUTTI_OK; i++) {
+        const int r = (group->peers.rank + i) % group->peers.size;
+        const unsigned char *from = sent_to_me(job, r);
+        unsigned char *to = request_received(request, r);
+        if (r != group->peers.rank)
+            status = direct_read(group, r, to, (uintptr_t)from, request->bytes);
+        else if (to != from)
+            copy_near(group, to, from, request->bytes);
+    }
+    return status;
 }
 
 enum tutti_status direct_run(struct cpu_group *group, const struct request *request, bool *done)
@@ -170,6 +242,8 @@ enum tutti_status direct_run(struct cpu_group *group, const struct request *requ
     if (!*done)
         return TUTTI_OK;
     POINT("direct.entered");
+    if (request->operands.send_id == LAYOUT_ADDRESS)
+        return blocks_read(group, &job);
     enum tutti_status status = direct_touch_begin(group, rank_set_of(group->peers.rank));
     if (status != TUTTI_OK)
         return status;

@@ -8,10 +8,11 @@
  * ranks. A rank that reduces waits for a piece of every rank, then reduces the pieces where they
  * lie.
  *
- * With a root, and in a message, a rank offers a long block that other ranks may reach. They read
- * it where it lies, and the sender writes a share of it into their memory. The sender's call ends
- * once all have read. A rank that cannot reach the block refuses; it then gets pieces. direct.c
- * says what a rank that fails waits for.
+ * With a root, and in a message, a rank offers a long block that other ranks may reach: in an
+ * allocation of theirs, or, where the kernel copies between processes, by its address. They read it
+ * where it lies, and the sender writes a share of it into their memory. The sender's call ends once
+ * all have read. A rank that cannot reach the block refuses; it then gets pieces. direct.c says
+ * what a rank that fails waits for.
  *
  * A rank of a v-form sends and receives at the same time, but waits for one word at a time. It
  * waits for the block with the fewest bytes moved, so that ranks never wait in a circle:
@@ -41,6 +42,7 @@ struct pair_block {
     uint64_t signature;            /* of its messages */
     uint64_t message;              /* the one that offered it */
     const unsigned char *accepted; /* where an offered block lies that this rank reads; else NULL */
+    bool by_address;               /* in the sender's process */
 };
 
 struct pair_state {
@@ -93,6 +95,7 @@ static void blocks_find(const struct request *request, bool many, const struct c
         struct pair_block *block = &blocks[r];
         block->done = 0;
         block->accepted = NULL;
+        block->by_address = false;
         if (!varies) {
             block->at = many ? (size_t)r * request->bytes : 0;
             block->bytes = request->count * request->element_bytes; /* of a part: fewer */
@@ -129,7 +132,8 @@ static void state_prepare(struct cpu_group *group, const struct request *request
     state->to_all = !coll->send_all && !coll->reduces && coll->peer != COLL_PARTNER &&
                     coll->recv == COLL_OF_ALL;
     state->offered = state->answered = state->refused = rank_set_none;
-    state->offers = request->choice.zero_copy && request->operands.send_id != LAYOUT_PRIVATE;
+    state->offers = request->choice.zero_copy &&
+                    (request->operands.send_id != LAYOUT_PRIVATE || is_direct_call(request));
     state->whole = message_bytes(group, state->to_all);
     state->least = group->peers.oversubscribed ? state->whole : PIECE_LEAST_BYTES;
     state->sends = coll_has(coll->send, group->peers.rank, request->peer);
@@ -213,9 +217,13 @@ static void block_offer(struct cpu_group *group, const struct request *request,
 {
     struct layout_message *message = message_next(group, to);
     struct pair_block *block = &state->sent[to];
-    message->u.operands = request->operands;
-    message->u.operands.send += block->at;
-    message->u.operands.recv_id = state->copies_own ? LAYOUT_PRIVATE : request->operands.send_id;
+    struct layout_operands *offer = &message->u.operands;
+    *offer = request->operands;
+    offer->send += block->at;
+    offer->recv = is_direct_call(request) ? (uintptr_t)sent_at(request, block) : 0;
+    if (offer->send_id == LAYOUT_PRIVATE)
+        offer->send_id = LAYOUT_ADDRESS;
+    offer->recv_id = state->copies_own ? LAYOUT_PRIVATE : offer->send_id;
     message->order = message_order(group, request) | LAYOUT_OFFER_ORDER;
     block->message = group->counts.sent[to];
     message_post(group, to, block->signature, request->parameter);
@@ -228,18 +236,27 @@ static void block_offer(struct cpu_group *group, const struct request *request,
         }
 }
 
+static enum tutti_status share_copy(struct cpu_group *group, const struct request *request,
+                                    const struct pair_block *block, int to)
+{
+    const struct layout_read *answer = reads_of(group, to, group->peers.rank);
+    const size_t share = answer->share_bytes;
+    const unsigned char *from =
+        (const unsigned char *)request->send + block->at + block->bytes - share;
+    if (answer->by_address)
+        return direct_write(group, to, answer->share_at, from, share);
+    const enum tutti_status status = direct_touch_begin(group, rank_set_of(to));
+    if (status != TUTTI_OK)
+        return status;
+    copy_near(group, operand_at(request->send_buffers, to, answer->share_at), from, share);
+    return direct_touch_end(group, rank_set_of(to));
+}
+
 /* Writes this rank's share of an offered block, which the reader has asked for. */
 static enum tutti_status share_write(struct cpu_group *group, const struct request *request,
                                      const struct pair_block *block, int to)
 {
-    const struct layout_read *answer = reads_of(group, to, group->peers.rank);
-    const size_t share = answer->share_bytes;
-    enum tutti_status status = direct_touch_begin(group, rank_set_of(to));
-    if (status == TUTTI_OK) {
-        copy_near(group, operand_at(request->send_buffers, to, answer->share_at),
-                  (const unsigned char *)request->send + block->at + block->bytes - share, share);
-        status = direct_touch_end(group, rank_set_of(to));
-    }
+    const enum tutti_status status = share_copy(group, request, block, to);
     if (status != TUTTI_OK)
         return status;
     order_store_release_u32(&reads_of(group, group->peers.rank, to)->written, /* X5 pairs A1 */
@@ -292,24 +309,31 @@ static void offers_end(struct cpu_group *group, const struct request *request,
 }
 
 /* The bytes of an offered block that its sender writes. The root of a collective has a part in the
- * blocks of all other ranks, unless it copies its own block meanwhile. */
+ * blocks of all other ranks, unless it copies its own block meanwhile. By address the senders of a
+ * gather also write short blocks, or, if ranks share cores, long ones, since the kernel copies
+ * slowly. */
 static size_t share_of(const struct cpu_group *group, const struct request *request,
                        const struct pair_state *state, const struct layout_operands *offer,
-                       size_t bytes)
+                       const struct pair_block *block)
 {
     const bool partner = coll_rows[request->collective].peer == COLL_PARTNER;
-    const size_t ranks = partner ? 2 : (size_t)group->peers.size;
+    const bool is_root = !partner && request->peer == group->peers.rank;
+    const size_t ranks = partner ? 2 : (size_t)group->peers.size, bytes = block->bytes;
     const size_t part = bytes / ranks / LAYOUT_LINE * LAYOUT_LINE;
-    if (group->peers.oversubscribed || bytes < SHARE_LEAST_BYTES ||
-        request->operands.recv_id != offer->send_id)
+    const bool shared_cores = group->peers.oversubscribed, is_short = bytes < SHARE_LEAST_BYTES;
+    if (!block->by_address &&
+        (shared_cores || is_short || request->operands.recv_id != offer->send_id))
         return 0;
-    if (!partner && request->peer == group->peers.rank)
+    if (shared_cores || is_short)
+        return is_root && !(shared_cores && is_short) ? bytes : 0;
+    if (is_root)
         return state->copies_own ? bytes : bytes - part;
     return offer->recv_id == LAYOUT_PRIVATE ? 0 : part;
 }
 
 /* Answers an offer. Accepts it, and sets block->accepted, if this rank has an operand of its own in
- * the same allocation. Its caller keeps that allocation, and so the peers' mappings. */
+ * the same allocation, whose caller keeps that allocation and so the peers' mappings, or if the
+ * block may be read by its address. */
 static void offer_answer(struct cpu_group *group, const struct request *request,
                          struct pair_state *state, int from)
 {
@@ -321,10 +345,17 @@ static void offer_answer(struct cpu_group *group, const struct request *request,
         block->accepted = operand_at(request->recv_buffers, from, offer->send);
     else if (request->choice.zero_copy && own->send_id == offer->send_id)
         block->accepted = operand_at(request->send_buffers, from, offer->send);
+    else if (offer->recv && is_direct_call(request)) {
+        block->accepted = (const unsigned char *)(uintptr_t)offer->recv;
+        block->by_address = true;
+    }
     answer->share_bytes =
-        block->accepted ? share_of(group, request, state, offer, block->bytes) : LAYOUT_REFUSED;
+        block->accepted ? share_of(group, request, state, offer, block) : LAYOUT_REFUSED;
+    answer->by_address = block->by_address;
     if (block->accepted)
-        answer->share_at = own->recv + block->at + block->bytes - answer->share_bytes;
+        answer->share_at =
+            (block->by_address ? (uintptr_t)received_at(request, block) : own->recv + block->at) +
+            block->bytes - answer->share_bytes;
     order_store_release_u32(&answer->answered, ++group->counts.answers[from]); /* X4 pairs A1 */
     bell_ring_if_heard(&group->peers);
     POINT("pair.answered");
@@ -350,6 +381,18 @@ static bool has_arrived(struct cpu_group *group, const struct request *request,
     return true;
 }
 
+static enum tutti_status block_read(struct cpu_group *group, int from, unsigned char *to,
+                                    const struct pair_block *block, size_t bytes)
+{
+    if (block->by_address)
+        return bytes ? direct_read(group, from, to, (uintptr_t)block->accepted, bytes) : TUTTI_OK;
+    const enum tutti_status status = direct_touch_begin(group, rank_set_of(from));
+    if (status != TUTTI_OK)
+        return status;
+    copy_near(group, to, block->accepted, bytes);
+    return direct_touch_end(group, rank_set_of(from));
+}
+
 /* Reads an accepted block, except for its sender's share. Returns whether that, too, is there. */
 static bool offer_take(struct cpu_group *group, const struct request *request,
                        struct pair_state *state, int from)
@@ -357,12 +400,10 @@ static bool offer_take(struct cpu_group *group, const struct request *request,
     struct layout_read *answer = reads_of(group, group->peers.rank, from);
     struct pair_block *block = &state->received[from];
     if (!block->done && state->base.status == TUTTI_OK) {
-        state->base.status = direct_touch_begin(group, rank_set_of(from));
+        state->base.status = block_read(group, from, received_at(request, block), block,
+                                        block->bytes - answer->share_bytes);
         if (state->base.status != TUTTI_OK)
             return false;
-        copy_near(group, received_at(request, block), block->accepted,
-                  block->bytes - answer->share_bytes);
-        state->base.status = direct_touch_end(group, rank_set_of(from));
         block->done = block->bytes;
     }
     return state->base.status == TUTTI_OK &&

@@ -72,7 +72,8 @@ enum tutti_status cpu_group_open_direct(struct cpu_group *group,
     const enum tutti_status status =
         peers_copies_open(&group->peers, opening->direct, opening->timeout_ms);
     if (status == TUTTI_OK && group->peers.copies.work)
-        cpu_limits_set_direct(&group->limits, opening->direct == TUTTI_DIRECT_ON);
+        cpu_limits_set_direct(&group->limits, opening->oversubscribed,
+                              opening->direct == TUTTI_DIRECT_ON);
     return status;
 }
 

@@ -96,6 +96,13 @@ static void unmapped_memory_is_an_error(void **state)
     (void)state;
     assert_non_null(own);
     tell('u');
+    assert_true(process_memory_is_mapped(own, BYTES));
+    void *hole = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(hole != MAP_FAILED && process_memory_is_mapped(hole, BYTES));
+    munmap((char *)hole + PAGE, PAGE);
+    assert_false(process_memory_is_mapped(hole, BYTES));
+    assert_int_equal(process_memory_write(child, (uintptr_t)memory, hole, BYTES), EFAULT);
+    munmap(hole, BYTES);
     assert_int_equal(process_memory_read(child, own, (uintptr_t)memory, BYTES), EFAULT);
     assert_int_equal(process_memory_write(child, (uintptr_t)memory, own, BYTES), EFAULT);
     assert_int_equal(process_memory_read(child, own, (uintptr_t)memory + 2 * PAGE, 1), EFAULT);
