@@ -708,8 +708,8 @@ TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
  * in tutti_pg_create(), or in another call that returns CONCURRENT for a second caller; or a
  * process group, or an open group of calls, uses the communicator. End the other call, for example
  * by tutti_comm_abort(), and call again). A call that this thread has left by an exception or
- * longjmp() counts as ended. Calls that any thread may make at any time, such as
- * tutti_comm_status(), are not noticed.
+ * longjmp() counts as ended; its operands have to live until this call has returned. Calls that any
+ * thread may make at any time, such as tutti_comm_status(), are not noticed.
  */
 TUTTI_API enum tutti_status tutti_comm_destroy(tutti_comm_t *comm);
 /* Waits until the operations that this rank has enqueued have ended. The communicator then takes no

@@ -9,6 +9,7 @@
  */
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/point.h"
 #include "ipc/channel.h"
 #include "ipc/process_memory.h"
 #include "ipc/random.h"
@@ -139,6 +140,24 @@ const char *peers_copies_text(const struct peers *peers)
     return peers->copies.work ? "yes" : peers->copies.why;
 }
 
+bool peers_copies_into(const struct peers *peers, int rank)
+{
+    const uint32_t writes = LAYOUT_WRITES + (uint32_t)peers->rank;
+    return order_load_acquire_u32(&peers->arenas[rank]->touching) == writes && /* A6 pairs T1 */
+           peers_alive(peers, rank);
+}
+
+/* An application may have left a call by longjmp(), and peers may go on with the operation. */
+void peers_copies_close(const struct peers *peers)
+{
+    if (!peers->copies.work)
+        return;
+    order_fence(); /* between F2 and the loads: a rank that is about to write has the other one */
+    for (int r = 0; r < peers->size; r++)
+        while (rank_set_has(peers->ranks.remote, r) && peers_copies_into(peers, r))
+            sched_yield();
+}
+
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* A copy has ended. It counts only if the process still lives: until then its number has not
@@ -178,8 +197,9 @@ enum tutti_status peers_copy_to(struct peers *peers, int peer, uint64_t to, cons
                                 size_t bytes)
 {
     const int64_t pid = channel_peer_pid(peers->ranks.channel, peer);
-    const int error = channel_peer_runs(peers->ranks.channel, peer)
-                          ? process_memory_write(pid, to, from, bytes)
-                          : ESRCH;
+    int error = channel_peer_runs(peers->ranks.channel, peer) ? 0 : ESRCH;
+    POINT("copies.writes");
+    if (!error)
+        error = process_memory_write(pid, to, from, bytes);
     return copy_judge(peers, peer, error, from, bytes);
 }

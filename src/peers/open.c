@@ -262,6 +262,7 @@ void peers_close(struct peers *peers)
         order_store_release_u32(&peers->own->left, 1); /* F2 pairs A2 */
         POINT("close.left");
         bell_ring(peers);
+        peers_copies_close(peers);
     }
     order_store_relaxed_u32(&peers->faults.open, 0);
     if (!peers->borrowed)

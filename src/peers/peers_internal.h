@@ -92,6 +92,12 @@ struct peers {
     struct peers_copies copies;    /* equal on all ranks */
 };
 
+/* Whether a rank of another process may still let the kernel write into this one: enum
+ * layout_touching. False once it has died. */
+bool peers_copies_into(const struct peers *peers, int rank);
+/* Returns once no rank does, of peers that know that this rank has left. */
+void peers_copies_close(const struct peers *peers);
+
 /* What faults and messages call a rank, which may be on another host. */
 static inline int name_of(const struct peers *peers, int rank)
 {

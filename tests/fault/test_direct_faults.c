@@ -7,6 +7,7 @@
 #include "base/point.h"
 #include "ranks.h"
 
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ enum {
     QUIET = 1,
 };
 
-enum action { KILL, UNMAP, LINGER };
+enum action { KILL, UNMAP, LINGER, LEAP };
 
 static const struct scenario {
     enum tutti_collective collective;
@@ -35,7 +36,7 @@ static const struct scenario {
     enum tutti_status status; /* of the other rank */
     int more;                 /* it may get it that many operations later */
 } scenarios[] = {
-    {TUTTI_COLLECTIVE_GATHER, 1, "direct.touches", KILL, TUTTI_ERR_PEER_DEAD, 0},
+    {TUTTI_COLLECTIVE_GATHER, 1, "copies.writes", KILL, TUTTI_ERR_PEER_DEAD, 0},
     {TUTTI_COLLECTIVE_GATHER, 1, "direct.written", KILL, TUTTI_ERR_PEER_DEAD, 0},
     {TUTTI_COLLECTIVE_GATHER, 0, "pair.answered", KILL, TUTTI_ERR_PEER_DEAD, 0},
     {TUTTI_COLLECTIVE_GATHER, 0, "pair.entered", UNMAP, TUTTI_ERR_SYSTEM, 0},
@@ -48,7 +49,8 @@ static const struct scenario {
     {TUTTI_COLLECTIVE_ALL_GATHER, 0, "direct.entered", KILL, TUTTI_ERR_PEER_DEAD, 0},
     {TUTTI_COLLECTIVE_ALL_GATHER, 1, "direct.read", KILL, TUTTI_ERR_PEER_DEAD, 0},
     {TUTTI_COLLECTIVE_ALL_GATHER, 1, "call.before", UNMAP, TUTTI_ERR_SYSTEM, 0},
-    {TUTTI_COLLECTIVE_GATHER, 1, "direct.touches", LINGER, TUTTI_ERR_TIMEOUT, 0},
+    {TUTTI_COLLECTIVE_GATHER, 1, "copies.writes", LINGER, TUTTI_ERR_TIMEOUT, 0},
+    {TUTTI_COLLECTIVE_GATHER, 1, "copies.writes", LEAP, TUTTI_OK, 0}, /* the root leaves the call */
 };
 
 void (*point_hook)(const char *name);
@@ -58,6 +60,8 @@ static struct {
     unsigned char *many, *one;       /* the operand with all blocks, and that with one */
     int operation;
     bool done;
+    bool leaps;
+    sigjmp_buf jump;
 } self;
 
 static void sleep_ms(int ms)
@@ -73,7 +77,7 @@ static void hook(const char *name)
     self.done = true;
     if (scenario->action == KILL)
         raise(SIGKILL);
-    if (scenario->action == LINGER) {
+    if (scenario->action >= LINGER) {
         sleep_ms(STOP_MS);
         return;
     }
@@ -115,6 +119,15 @@ static unsigned char *block_map(size_t blocks)
     return memory == MAP_FAILED ? NULL : memset(memory, 1, blocks * BLOCK);
 }
 
+/* The application's progress function, which ends the root's call by a jump. */
+static int leap(void *context)
+{
+    (void)context;
+    if (self.leaps && self.operation == AT)
+        siglongjmp(self.jump, 1);
+    return 0;
+}
+
 /* The call of the root has returned, so its caller uses the memory. The victim lets go on. */
 static int root_uses_memory(struct ranks *ranks, int rank)
 {
@@ -152,11 +165,31 @@ static int suffer(struct ranks *ranks, int rank, tutti_comm_t *comm)
     return 0;
 }
 
+/* The root leaves its call by a jump, and then destroys the communicator. */
+static int leave(struct ranks *ranks, int rank, tutti_comm_t *comm)
+{
+    if (rank != ROOT) {
+        RANKS_CHECK(call(comm, rank, TUTTI_COLLECTIVE_GATHER, RANKS_TIMEOUT_MS) ==
+                    TUTTI_ERR_PEER_DEAD);
+        tutti_comm_destroy(comm);
+        RANKS_CHECK(ranks_await(ranks, RETURNED, 1));
+        ranks_raise(ranks, QUIET);
+        return 0;
+    }
+    self.leaps = true;
+    if (sigsetjmp(self.jump, 0) == 0) {
+        (void)call(comm, rank, TUTTI_COLLECTIVE_GATHER, RANKS_TIMEOUT_MS);
+        RANKS_CHECK(!"left by a jump");
+    }
+    tutti_comm_destroy(comm);
+    return root_uses_memory(ranks, rank);
+}
+
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct scenario *scenario = ranks->context;
-    const struct tutti_comm_options options = {.struct_size = sizeof options,
-                                               .direct = TUTTI_DIRECT_ON};
+    const struct tutti_comm_options options = {
+        .struct_size = sizeof options, .direct = TUTTI_DIRECT_ON, .progress = leap};
     tutti_comm_t *comm;
     self.many = block_map(RANKS);
     self.one = block_map(1);
@@ -166,6 +199,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         self.scenario = scenario;
     for (int i = 1; i < AT; i++)
         RANKS_CHECK(call(comm, rank, scenario->collective, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    if (scenario->action == LEAP)
+        return leave(ranks, rank, comm);
     const int failed = suffer(ranks, rank, comm);
     tutti_comm_destroy(comm);
     return failed;

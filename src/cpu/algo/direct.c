@@ -183,7 +183,6 @@ enum tutti_status direct_write(struct cpu_group *group, int rank, uint64_t to, c
         touch(group, is_remote ? LAYOUT_WRITES + (uint32_t)rank : LAYOUT_INSIDE, rank_set_of(rank));
     if (status != TUTTI_OK)
         return status;
-    POINT("direct.touches");
     if (is_remote)
         status = peers_copy_to(&group->peers, rank, to, from, bytes);
     else
@@ -197,10 +196,10 @@ enum tutti_status direct_write(struct cpu_group *group, int rank, uint64_t to, c
 static bool is_touched_by(const struct cpu_group *group, int rank)
 {
     const struct peers *peers = &group->peers;
-    const uint32_t how = order_load_acquire_u32(&peers->arenas[rank]->touching); /* A6 pairs T1 */
-    return rank_set_has(peers->ranks.remote, rank)
-               ? how == LAYOUT_WRITES + (uint32_t)peers->rank && peers_alive(peers, rank)
-               : how == LAYOUT_INSIDE;
+    if (rank_set_has(peers->ranks.remote, rank))
+        return peers_copies_into(peers, rank);
+    return order_load_acquire_u32(&peers->arenas[rank]->touching) ==
+           LAYOUT_INSIDE; /* A6 pairs T1 */
 }
 
 void direct_leave_failed(void *opaque, const struct request *request, void *state)

@@ -3,6 +3,7 @@
  * mismatch names the roots. */
 #include "comm/comm.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -91,6 +92,25 @@ static void timeout_of_an_own_copy_blames_no_peer(void **state)
     assert_null(strstr(text, "waited for"));
 }
 
+/* A copy between two processes names both ranks, and the one whose memory is wrong. */
+static void copy_names_the_memory(void **state)
+{
+    char text[512];
+    struct tutti_fault fault = {.struct_size = sizeof fault,
+                                .status = TUTTI_ERR_SYSTEM,
+                                .rank = 1,
+                                .peer = 2,
+                                .sequence = 5,
+                                .seen.count = EFAULT};
+    (void)state;
+    assert_true((size_t)tutti_fault_format(&fault, text, sizeof text) < sizeof text);
+    assert_non_null(strstr(text, "rank 1 could not copy the memory of rank 2 in operation 5: Bad "
+                                 "address: rank 2 has to keep its operands mapped"));
+    fault.peer = 1;
+    assert_true((size_t)tutti_fault_format(&fault, text, sizeof text) < sizeof text);
+    assert_non_null(strstr(text, "the memory of rank 1 in operation 5"));
+}
+
 static void mismatch_names_roots_beside_the_scalar(void **state)
 {
     const uint32_t hash = 0xabcdef01;
@@ -149,6 +169,7 @@ int main(void)
         cmocka_unit_test(unknown_timeout_names_all_options),
         cmocka_unit_test(timeout_of_a_thread_names_calls_that_wait),
         cmocka_unit_test(timeout_of_an_own_copy_blames_no_peer),
+        cmocka_unit_test(copy_names_the_memory),
         cmocka_unit_test(mismatch_names_roots_beside_the_scalar),
         cmocka_unit_test(communicator_knows_its_source),
     };
