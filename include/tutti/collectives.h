@@ -12,8 +12,9 @@ extern "C" {
 /* ---- reduce the elements of all ranks -------------------------------------------------------- */
 
 enum tutti_call_flags {
-    /* Copy, also where the operands are symmetric memory. The flag of any rank applies to all; with
-     * a root and in messages, to the data that go from this rank or to it. */
+    /* Copy, also where the operands are symmetric memory or the kernel may read them (direct in
+     * struct tutti_comm_options). The flag of any rank applies to all; with a root and in messages,
+     * to the data that go from this rank or to it. */
     TUTTI_CALL_NO_ZERO_COPY = 1,
     /* On CUDA: move the blocks by the devices' copy engines, so that multiprocessors stay free for
      * compute. For tutti_all_gather(), tutti_all_to_all(), tutti_broadcast(), tutti_gather() and
@@ -183,8 +184,9 @@ TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t coun
  * returns.
  *
  * Above 4 KiB (8 KiB if ranks share cores) a rank reads the others' send without a copy if it is
- * symmetric memory on all ranks, or if the ranks are threads of one process. An all-to-all that is
- * in place on any rank is copied. Return what tutti_all_reduce() does.
+ * symmetric memory on all ranks, or if the ranks are threads of one process, or if direct in struct
+ * tutti_comm_options is on. An all-to-all that is in place on any rank is copied. Return what
+ * tutti_all_reduce() does.
  *
  * *Symmetric recv on CUDA.* With TUTTI_CALL_SYMMETRIC or TUTTI_CALL_COPY_ENGINE each rank writes
  * its blocks straight into the other ranks' recv. All ranks pass recv, in a gather too. It lies at
@@ -271,7 +273,9 @@ TUTTI_API enum tutti_status tutti_all_to_all_with(const void *send, void *recv, 
  *
  * From 8 KiB on (32 KiB if ranks share cores) a block of a broadcast, gather or scatter moves from
  * operand to operand if both lie in one symmetric allocation, or all ranks are threads of one
- * process. The sender then waits for the receiver. Return what tutti_all_reduce() does.
+ * process. Of a gather or scatter among more than 8 ranks so does any block from 64 KiB on, by the
+ * kernel (direct in struct tutti_comm_options). The sender then waits for the receiver. An operand
+ * that is unmapped before the call has returned is SYSTEM. Return what tutti_all_reduce() does.
  */
 
 /*
