@@ -184,7 +184,9 @@ enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
     } else {
         all_reduce_choose(limits, call, choice);
     }
-    if (group->parts && status == TUTTI_OK && parts_count(group, call, choice->run) > 1)
+    /* Where the kernel copies, the idle ranks' cores do that already. */
+    if (group->parts && status == TUTTI_OK && !choice->direct &&
+        parts_count(group, call, choice->run) > 1)
         choice->run = &cpu_parts;
     return status;
 }
