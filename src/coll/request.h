@@ -45,6 +45,8 @@ struct request {
     struct layout_operands operands;
     void *const *send_buffers; /* NULL: offsets are addresses of this process */
     void *const *recv_buffers;
+    /* Whether the kernel can read `send`, and write `recv`, from another process. */
+    bool shows_send, shows_recv;
     /* Where the operation is recorded. */
     struct record_page *page;   /* NULL: nowhere */
     uint64_t *numbers;          /* counts the page's entries */

@@ -2,6 +2,7 @@
 #include "comm/run.h"
 
 #include "base/options.h"
+#include "base/point.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -221,11 +222,14 @@ void request_find_operands(const struct tutti_comm *comm, const struct coll *col
                            struct request *request)
 {
     const bool sends = coll_has(coll->send, comm->rank, request->peer);
-    const bool shows_recv = coll->peer ? coll_has(coll->recv, comm->rank, request->peer)
-                                       : !coll->send_all && !coll->recv_all;
+    const bool receives = coll_has(coll->recv, comm->rank, request->peer);
+    const bool shows_recv = coll->peer ? receives : !coll->send_all && !coll->recv_all;
+    const size_t send_bytes = request->bytes * coll_send_blocks(coll, comm->world_size);
+    const size_t recv_bytes = request->bytes * coll_recv_blocks(coll, comm->world_size);
     struct layout_operands *operands = &request->operands;
     *operands = (struct layout_operands){.send_id = LAYOUT_PRIVATE, .recv_id = LAYOUT_PRIVATE};
     request->send_buffers = request->recv_buffers = NULL;
+    request->shows_send = request->shows_recv = false;
     if (request->flags & TUTTI_CALL_NO_ZERO_COPY ||
         (coll->send_all && coll->recv_all && request->send == request->recv))
         return;
@@ -237,17 +241,24 @@ void request_find_operands(const struct tutti_comm *comm, const struct coll *col
         return;
     }
     if (sends)
-        operand_find(comm, request->send, request->bytes * coll_send_blocks(coll, comm->world_size),
-                     &operands->send_id, &operands->send, &request->send_buffers);
+        operand_find(comm, request->send, send_bytes, &operands->send_id, &operands->send,
+                     &request->send_buffers);
     if (shows_recv)
-        operand_find(comm, request->recv, request->bytes * coll_recv_blocks(coll, comm->world_size),
-                     &operands->recv_id, &operands->recv, &request->recv_buffers);
+        operand_find(comm, request->recv, recv_bytes, &operands->recv_id, &operands->recv,
+                     &request->recv_buffers);
     if (!coll->peer && shows_recv && operands->recv_id == LAYOUT_PRIVATE)
         operands->send_id = LAYOUT_PRIVATE;
-    if (!coll->peer && request->choice.direct && operands->send_id == LAYOUT_PRIVATE) {
+    if (!request->choice.direct)
+        return;
+    request->shows_send =
+        sends && peers_copies_reach(comm->peers, request->send, send_bytes, false);
+    request->shows_recv =
+        coll->peer && receives && peers_copies_reach(comm->peers, request->recv, recv_bytes, true);
+    if (!coll->peer && request->shows_send && operands->send_id == LAYOUT_PRIVATE) {
         operands->send_id = LAYOUT_ADDRESS;
         operands->send = (uintptr_t)request->send;
     }
+    POINT("run.shown");
 }
 
 /* Reads the subset of a barrier. It is empty if all ranks belong to it. */

@@ -59,6 +59,19 @@ bool process_memory_is_mapped(const void *at, size_t bytes)
     return true;
 }
 
+bool process_memory_is_reachable(void *at, size_t bytes, bool writes)
+{
+    const int64_t self = getpid();
+    for (int end = 0; end < 2 && bytes; end++) {
+        const uint64_t address = (uintptr_t)at + (end ? bytes - 1 : 0);
+        char byte;
+        if (process_memory_read(self, &byte, address, 1) ||
+            (writes && process_memory_write(self, address, &byte, 1)))
+            return false;
+    }
+    return true;
+}
+
 void process_memory_allow(void)
 {
     (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* EINVAL: the kernel has no Yama */

@@ -17,6 +17,10 @@ int process_memory_write(int64_t pid, uint64_t to, const void *from, size_t byte
 /* Whether a range of this process's memory can be read: on which side a copy has failed. */
 bool process_memory_is_mapped(const void *at, size_t bytes);
 
+/* Whether the kernel can read a range of this process's memory from another process, and, if
+ * `writes`, write it: it looks at both ends. Memory of a device, for example, it cannot. */
+bool process_memory_is_reachable(void *at, size_t bytes, bool writes);
+
 /* Lets every process of this user copy this process's memory, also where ptrace_scope is 1. Holds
  * until the process ends. */
 void process_memory_allow(void);

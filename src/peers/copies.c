@@ -140,6 +140,12 @@ const char *peers_copies_text(const struct peers *peers)
     return peers->copies.work ? "yes" : peers->copies.why;
 }
 
+bool peers_copies_reach(const struct peers *peers, const void *operand, size_t bytes, bool receives)
+{
+    return peers->copies.work &&
+           process_memory_is_reachable((void *)(uintptr_t)operand, bytes, receives);
+}
+
 bool peers_copies_into(const struct peers *peers, int rank)
 {
     const uint32_t writes = LAYOUT_WRITES + (uint32_t)peers->rank;

@@ -145,6 +145,10 @@ enum tutti_status peers_copies_open(struct peers *peers, enum tutti_direct direc
                                     int64_t timeout_ms);
 /* "yes", or why not; "" before peers_copies_open(). */
 const char *peers_copies_text(const struct peers *peers);
+/* Whether the kernel can copy an operand of this process from or to another one. It writes bytes of
+ * a receiving operand back as they were. */
+bool peers_copies_reach(const struct peers *peers, const void *operand, size_t bytes,
+                        bool receives);
 /* Copy from or to an address in the process of a remote rank. A failure is the fault of that rank:
  * PEER_DEAD if its process has ended, else SYSTEM, with the errno in seen.count; or of this rank,
  * if its own memory is not mapped. */

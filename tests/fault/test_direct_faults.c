@@ -48,7 +48,7 @@ static const struct scenario {
     {TUTTI_COLLECTIVE_SEND, 0, "pair.entered", UNMAP, TUTTI_ERR_SYSTEM, 0},
     {TUTTI_COLLECTIVE_ALL_GATHER, 0, "direct.entered", KILL, TUTTI_ERR_PEER_DEAD, 0},
     {TUTTI_COLLECTIVE_ALL_GATHER, 1, "direct.read", KILL, TUTTI_ERR_PEER_DEAD, 0},
-    {TUTTI_COLLECTIVE_ALL_GATHER, 1, "call.before", UNMAP, TUTTI_ERR_SYSTEM, 0},
+    {TUTTI_COLLECTIVE_ALL_GATHER, 1, "run.shown", UNMAP, TUTTI_ERR_SYSTEM, 0},
     {TUTTI_COLLECTIVE_GATHER, 1, "copies.writes", LINGER, TUTTI_ERR_TIMEOUT, 0},
     {TUTTI_COLLECTIVE_GATHER, 1, "copies.writes", LEAP, TUTTI_OK, 0}, /* the root leaves the call */
 };
@@ -93,7 +93,6 @@ static enum tutti_status call(tutti_comm_t *comm, int rank, enum tutti_collectiv
     const struct tutti_call_options options = {.struct_size = sizeof options,
                                                .timeout_ms = timeout_ms};
     self.operation++;
-    hook("call.before");
     if (collective == TUTTI_COLLECTIVE_ALL_GATHER)
         return tutti_all_gather_with(self.many + rank * BLOCK, self.many, BLOCK, TUTTI_UINT8, comm,
                                      TUTTI_STREAM_DEFAULT, &options);

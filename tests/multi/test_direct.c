@@ -11,11 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SIZE = 3, REFUSED = 1, COUNT = 100000 };
+enum { SIZE = 3, REFUSED = 1, COUNT = 100000, SECRET_CALL = 447 /* memfd_secret() */ };
 
 static bool says(const tutti_comm_t *comm, const char *line)
 {
@@ -199,6 +200,46 @@ static int move(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* Memory that, if secret, the kernel cannot read for another process, as memory of a device is.
+ * NULL: this kernel has none of it. */
+static void *memory_map(size_t bytes, bool secret)
+{
+    const int flags = secret ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    const int fd = secret ? (int)syscall(SECRET_CALL, 0) : -1;
+    if (secret && (fd < 0 || ftruncate(fd, (off_t)bytes) != 0))
+        return NULL;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (secret)
+        close(fd);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* Operands that the kernel cannot reach on one rank move as without direct copies. */
+static int move_secrets(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    enum { BYTES = 96 * 1024 };
+    const struct tutti_comm_options options = {.struct_size = sizeof options,
+                                               .direct = TUTTI_DIRECT_ON};
+    const size_t many = (size_t)ranks->size * BYTES + 1;
+    tutti_comm_t *comm;
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    for (int keeper = 0; keeper < ranks->size; keeper++) {
+        unsigned char *all = memory_map(many, rank == keeper);
+        unsigned char *one = memory_map(BYTES + 1, rank == keeper);
+        unsigned char *more = memory_map(many, false);
+        all = all ? all : memory_map(many, false);
+        one = one ? one : memory_map(BYTES + 1, false);
+        RANKS_CHECK(all && one && more);
+        for (int root = 0; root < ranks->size; root++)
+            RANKS_CHECK(moves(comm, rank, ranks->size, root, BYTES, 0, 0, all, more, one));
+        munmap(all, many);
+        munmap(one, BYTES + 1);
+        munmap(more, many);
+    }
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
 /* From now on the kernel refuses this process copies, as in many containers. */
 static int copies_refuse(int error)
 {
@@ -250,6 +291,7 @@ int main(void)
     failures += run(SIZE, move);
     failures += run(2, join); /* two of the ranks are threads of one process */
     failures += run(2, move);
+    failures += run(SIZE, move_secrets);
     struct ranks *ranks = ranks_create(2, 2, 0); /* with a core each they share the copies */
     failures += ranks_run(ranks, move);
     ranks_destroy(ranks);

@@ -132,8 +132,8 @@ static void state_prepare(struct cpu_group *group, const struct request *request
     state->to_all = !coll->send_all && !coll->reduces && coll->peer != COLL_PARTNER &&
                     coll->recv == COLL_OF_ALL;
     state->offered = state->answered = state->refused = rank_set_none;
-    state->offers = request->choice.zero_copy &&
-                    (request->operands.send_id != LAYOUT_PRIVATE || is_direct_call(request));
+    state->offers = request->choice.zero_copy && (request->operands.send_id != LAYOUT_PRIVATE ||
+                                                  (is_direct_call(request) && request->shows_send));
     state->whole = message_bytes(group, state->to_all);
     state->least = group->peers.oversubscribed ? state->whole : PIECE_LEAST_BYTES;
     state->sends = coll_has(coll->send, group->peers.rank, request->peer);
@@ -220,7 +220,8 @@ static void block_offer(struct cpu_group *group, const struct request *request,
     struct layout_operands *offer = &message->u.operands;
     *offer = request->operands;
     offer->send += block->at;
-    offer->recv = is_direct_call(request) ? (uintptr_t)sent_at(request, block) : 0;
+    offer->recv =
+        is_direct_call(request) && request->shows_send ? (uintptr_t)sent_at(request, block) : 0;
     if (offer->send_id == LAYOUT_PRIVATE)
         offer->send_id = LAYOUT_ADDRESS;
     offer->recv_id = state->copies_own ? LAYOUT_PRIVATE : offer->send_id;
@@ -321,8 +322,8 @@ static size_t share_of(const struct cpu_group *group, const struct request *requ
     const size_t ranks = partner ? 2 : (size_t)group->peers.size, bytes = block->bytes;
     const size_t part = bytes / ranks / LAYOUT_LINE * LAYOUT_LINE;
     const bool shared_cores = group->peers.oversubscribed, is_short = bytes < SHARE_LEAST_BYTES;
-    if (!block->by_address &&
-        (shared_cores || is_short || request->operands.recv_id != offer->send_id))
+    if (block->by_address ? !request->shows_recv
+                          : shared_cores || is_short || request->operands.recv_id != offer->send_id)
         return 0;
     if (shared_cores || is_short)
         return is_root && !(shared_cores && is_short) ? bytes : 0;
