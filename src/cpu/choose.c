@@ -16,12 +16,12 @@ enum {
     REDUCE_ALONE_BYTES = 64 * 1024,
     /* From so many ranks on the root's core is what a gather or a scatter waits for, so the other
      * ranks' cores move the bytes, by the kernel. It copies at a quarter of the speed of this
-     * library's loops (Zen 4: 14 and 50 GB/s), so fewer ranks send messages. Ranks that share cores
-     * save turns of the scheduler (8 ranks on 2 cores, 128 KiB: 1.5 and .3 ms; 6: .1 and .2). */
+     * library's loops (Zen 5: 14 and 50 GB/s), so fewer ranks send messages. Ranks that share cores
+     * save turns of the scheduler (gather of 512 KiB on 2 cores: 16 ranks 9.2 and 1.2 ms, 12 ranks
+     * 7.1 and .5 ms, 10 ranks .55 and .6 ms). */
     DIRECT_RANKS = 9,
-    DIRECT_RANKS_OVERSUBSCRIBED = 8,
+    DIRECT_RANKS_OVERSUBSCRIBED = 12,
     DIRECT_BYTES = 64 * 1024,
-    DIRECT_BYTES_OVERSUBSCRIBED = 32 * 1024,
 };
 
 /*
@@ -74,7 +74,7 @@ void cpu_limits_set_direct(struct cpu_limits *limits, bool oversubscribed, bool 
     if (always)
         limits->direct_bytes = limits->direct_other_bytes = limits->offered_bytes;
     else if (limits->world_size >= least)
-        limits->direct_bytes = oversubscribed ? DIRECT_BYTES_OVERSUBSCRIBED : DIRECT_BYTES;
+        limits->direct_bytes = DIRECT_BYTES;
 }
 
 /* Whether the kernel copies blocks of that size. */
