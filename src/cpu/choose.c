@@ -14,15 +14,24 @@ enum {
      * them (Xeon, 16 ranks, 64 KiB: 64 us, and 27 for a whole all-reduce; 32 ranks, 2 KiB: 7.8
      * and 5.5). */
     REDUCE_ALONE_BYTES = 64 * 1024,
-    /* From so many ranks on the root's core is what a gather or a scatter waits for, so the other
-     * ranks' cores move the bytes, by the kernel. It copies at a quarter of the speed of this
-     * library's loops (Zen 5: 14 and 50 GB/s), so fewer ranks send messages. Ranks that share cores
+    /* From so many ranks on the kernel copies. Of a gather or scatter the root's core moves all
+     * bytes otherwise (Xeon, 32 ranks, blocks of 128 KiB: 1.0 and .24 ms); many ranks that exchange
+     * blocks share the caches (32 ranks, 128 KiB: 2.3 and 1.2 ms), and a message passes no arena
+     * (16 ranks, 1 MiB: .51 and .22 ms). Few ranks send messages, since the kernel copies at a
+     * quarter of the speed of this library's loops (Zen 5: 14 and 50 GB/s). Ranks that share cores
      * save turns of the scheduler (gather of 512 KiB on 2 cores: 16 ranks 9.2 and 1.2 ms, 12 ranks
      * 7.1 and .5 ms, 10 ranks .55 and .6 ms). */
+    DIRECT_RANKS_FEW = 6,
     DIRECT_RANKS = 9,
     DIRECT_RANKS_OVERSUBSCRIBED = 12,
-    DIRECT_BYTES = 64 * 1024,
 };
+
+/* From which block on, by enum direct_kind. */
+static const size_t direct_few[DIRECT_KINDS] = {256 << 10, 256 << 10, SIZE_MAX, SIZE_MAX, SIZE_MAX};
+static const size_t direct_many[DIRECT_KINDS] = {64 << 10, 32 << 10, 32 << 10, 64 << 10, SIZE_MAX};
+static const size_t direct_oversubscribed[DIRECT_KINDS] = {64 << 10, 64 << 10, SIZE_MAX, SIZE_MAX,
+                                                           SIZE_MAX};
+static const size_t direct_never[DIRECT_KINDS] = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX};
 
 /*
  * Measured (bench/README.md). One-shot moves N - 1 inputs into each rank in one hop, two-shot
@@ -48,8 +57,7 @@ void cpu_limits_set(const struct choice_rules *rules, int world_size, bool overs
         /* Zero-copy has a second hop. */
         .copied_bytes = oversubscribed ? 2 * LAYOUT_BODY_BYTES : LAYOUT_BODY_BYTES,
         .offered_bytes = oversubscribed ? 32 << 10 : 8 << 10,
-        .direct_bytes = SIZE_MAX,
-        .direct_other_bytes = SIZE_MAX,
+        .direct_bytes = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX},
         .one_hop = world_size == 2 ? &cpu_swap.algorithm : &cpu_pieces.algorithm,
         .pushes = world_size <= PUSH_RANKS || oversubscribed,
         .small = {.algo = TUTTI_ALGO_ONE_SHOT,
@@ -70,21 +78,36 @@ void cpu_limits_set(const struct choice_rules *rules, int world_size, bool overs
 
 void cpu_limits_set_direct(struct cpu_limits *limits, bool oversubscribed, bool always)
 {
-    const int least = oversubscribed ? DIRECT_RANKS_OVERSUBSCRIBED : DIRECT_RANKS;
-    if (always)
-        limits->direct_bytes = limits->direct_other_bytes = limits->offered_bytes;
-    else if (limits->world_size >= least)
-        limits->direct_bytes = DIRECT_BYTES;
+    const int size = limits->world_size;
+    const size_t *bytes = direct_never;
+    if (oversubscribed && size >= DIRECT_RANKS_OVERSUBSCRIBED)
+        bytes = direct_oversubscribed;
+    else if (!oversubscribed && size >= DIRECT_RANKS_FEW)
+        bytes = size >= DIRECT_RANKS ? direct_many : direct_few;
+    for (int kind = 0; kind < DIRECT_KINDS; kind++)
+        limits->direct_bytes[kind] = always ? limits->offered_bytes : bytes[kind];
+}
+
+static enum direct_kind direct_kind_of(enum tutti_collective collective)
+{
+    switch ((int)collective) {
+    case TUTTI_COLLECTIVE_GATHER:
+        return DIRECT_GATHER;
+    case TUTTI_COLLECTIVE_SCATTER:
+        return DIRECT_SCATTER;
+    case TUTTI_COLLECTIVE_ALL_TO_ALL:
+        return DIRECT_ALL_TO_ALL;
+    default:
+        return coll_rows[collective].peer == COLL_PARTNER ? DIRECT_MESSAGE : DIRECT_OTHER;
+    }
 }
 
 /* Whether the kernel copies blocks of that size. */
 static bool is_direct(const struct cpu_limits *limits, enum tutti_collective collective,
                       size_t bytes)
 {
-    const bool by_root =
-        collective == TUTTI_COLLECTIVE_GATHER || collective == TUTTI_COLLECTIVE_SCATTER;
     return !coll_rows[collective].reduces &&
-           bytes >= (by_root ? limits->direct_bytes : limits->direct_other_bytes);
+           bytes >= limits->direct_bytes[direct_kind_of(collective)];
 }
 
 static enum tutti_algo algo_of(const struct cpu_limits *limits, const struct choice_call *call,
