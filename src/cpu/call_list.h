@@ -34,7 +34,9 @@ struct cpu_call {
     struct cpu_call *after;  /* the next call of its chain */
     struct cpu_call *beside; /* the next call of the list of fronts */
     struct cpu_state *state; /* the state of its operation; the calls of a chain have one */
-    enum lane lane;          /* of the operation, like the deadline: see struct cpu_counts */
+    const uint32_t *word;    /* for which it waited after its last step */
+    uint32_t value;
+    enum lane lane; /* of the operation, like the deadline: see struct cpu_counts */
     int64_t deadline;
 };
 

@@ -192,26 +192,33 @@ static void all_reduce_choose(const struct cpu_limits *limits, const struct choi
          (choice->algo == TUTTI_ALGO_ONE_SHOT && call->bytes > limits->copied_bytes));
 }
 
-enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
-                             struct choice *choice)
+/* Whatever is no small all-reduce. Not inlined, so that a small one saves no registers. */
+static __attribute__((noinline)) enum tutti_status
+long_choose(const struct cpu_group *group, const struct choice_call *call, struct choice *choice)
 {
-    const struct cpu_group *group = opaque;
-    const struct cpu_limits *limits = &group->limits;
     enum tutti_status status = TUTTI_OK;
-    announcement_prefetch(group, call->bytes);
-    if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE) {
-        status = other_choose(limits, call, choice);
-    } else if (call->bytes <= limits->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
-        *choice = limits->small;
-        return TUTTI_OK;
-    } else {
-        all_reduce_choose(limits, call, choice);
-    }
+    if (call->collective == TUTTI_COLLECTIVE_ALL_REDUCE)
+        all_reduce_choose(&group->limits, call, choice);
+    else
+        status = other_choose(&group->limits, call, choice);
     /* Where the kernel copies, the idle ranks' cores do that already. */
     if (group->parts && status == TUTTI_OK && !choice->direct &&
         parts_count(group, call, choice->run) > 1)
         choice->run = &cpu_parts;
     return status;
+}
+
+enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
+                             struct choice *choice)
+{
+    const struct cpu_group *group = opaque;
+    const struct cpu_limits *limits = &group->limits;
+    announcement_prefetch(group, call->bytes);
+    if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE || call->bytes > limits->small_bytes ||
+        !call->bytes || call->algo != TUTTI_ALGO_NONE)
+        return long_choose(group, call, choice);
+    *choice = limits->small;
+    return TUTTI_OK;
 }
 
 enum tutti_status cpu_run_more(struct cpu_group *group, struct request *request)
