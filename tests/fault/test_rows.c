@@ -171,6 +171,7 @@ static bool round_run(unsigned round)
     const unsigned blocks = waves < CUDA_BLOCKS ? waves : CUDA_BLOCKS;
     struct cuda_launch launch = launch_of(
         rows[which].size, (DATA_BYTES >> draw(4)) / rows[which].bytes, 20000 + draw(400000));
+    launch.columns = (uint8_t)(blocks < UINT8_MAX ? blocks : UINT8_MAX);
     void *parameters[] = {&launch};
     const CUlaunchConfig config = {.gridDimX = blocks,
                                    .gridDimY = 1,
