@@ -59,11 +59,24 @@ static void wait_long(tutti_comm_t *comm)
     usleep(4 * LATE_MS * 1000);
 }
 
+/* The victim waits, and its progress function ends the wait. */
+static void cancel(tutti_comm_t *comm)
+{
+    (void)comm;
+}
+
+static int progress(void *context)
+{
+    const struct rank_threads *threads = context;
+    return threads->calls == AT;
+}
+
 static const struct scenario scenarios[] = {
     {"nothing", NULL, TUTTI_OK, true, 0},
     {"dies first", kill_now, TUTTI_ERR_PEER_DEAD, true, 0},
     {"dies last", kill_now, TUTTI_ERR_PEER_DEAD, false, 0},
     {"aborts", tutti_comm_abort, TUTTI_ERR_ABORTED, true, 0},
+    {"is cancelled", cancel, TUTTI_ERR_ABORTED, true, 0},
     {"is late", wait_long, TUTTI_ERR_TIMEOUT, true, 0},
     {"calls another long operation", NULL, TUTTI_ERR_MISMATCH, true, 8},
     {"calls a short one", NULL, TUTTI_ERR_MISMATCH, true, COUNT - 8},
@@ -80,6 +93,10 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
                                          .threads = rank == 2 ? 1 : THREADS};
     struct tutti_fault fault = {.struct_size = sizeof fault};
     enum tutti_status status = TUTTI_OK;
+    if (is_victim && scenario->happen == cancel) {
+        options.progress = progress;
+        options.progress_context = &threads;
+    }
     float *data = calloc(COUNT, sizeof *data);
     char text[2048];
     RANKS_CHECK(data);
@@ -91,6 +108,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         const struct tutti_call_options call = {.struct_size = sizeof call,
                                                 .timeout_ms = is_hasty ? LATE_MS : 0};
         const size_t count = is_victim && i == AT ? COUNT - scenario->fewer : COUNT;
+        if (i == AT && !is_victim && scenario->happen == cancel)
+            usleep(LATE_MS * 1000);
         const bool is_broadcast = i == AT - 1; /* of the lane PAIR */
         status = is_broadcast ? tutti_broadcast(data, data, count, TUTTI_FLOAT32, 0, threads.comm,
                                                 TUTTI_STREAM_DEFAULT)
