@@ -10,7 +10,7 @@ tutti._lib and tutti._ffi are the C interface by cffi: tutti._lib.tutti_all_redu
 """
 
 from tutti._buffers import DeviceMemory
-from tutti._comm import CallOptions, Communicator, CommunicatorOptions, Shrunk, unique_id
+from tutti._comm import Communicator, Shrunk, unique_id
 from tutti._dtypes import AVG, BAND, BOR, BXOR, MAX, MIN, PROD, SUM, Op, premul_sum
 from tutti._errors import (
     AbortedError, ConcurrentError, CudaError, DeclinedError, Error, InvalidError, MismatchError, NoMemoryError,
@@ -18,6 +18,7 @@ from tutti._errors import (
 from tutti._fabric import Fabric
 from tutti._groups import group
 from tutti._info import info, links, set_log
+from tutti._options import CallOptions, CommunicatorOptions
 from tutti._pg import ProcessGroup, SparseTensor, SubmitOptions, Work, wait_all, wait_any
 from tutti._store import Launcher, Store, launcher
 from tutti._symm import SymmetricGroup, SymmetricMemory

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from tutti._buffers import DeviceMemory, host_array, stream_value
-from tutti._comm import DEVICES
 from tutti._dtypes import SIZES, named_dtype
 from tutti._errors import InvalidError, Timeout, c_text, check, milliseconds
 from tutti._handle import Handle
 from tutti._info import info
+from tutti._options import DEVICES
 from tutti._store import Store
 from tutti._tutti import ffi, lib
 

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Threads of the OpenMP library that the process uses. GNU's, LLVM's and Intel's libraries all have
- * the function that gcc's parallel regions call, GOMP_parallel(). A library that Python has loaded
- * is not visible to dlsym(RTLD_DEFAULT), so it is looked for among all loaded objects.
+ * the function that gcc's parallel regions call, GOMP_parallel().
  */
 #include "tutti/openmp.h"
 
 #include "base/error.h"
+#include "base/loaded.h"
 
 #include <dlfcn.h>
-#include <limits.h>
-#include <link.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
-
-static const char *const names[] = {"libgomp", "libiomp5", "libomp"};
 
 static struct {
     void (*parallel)(void (*run)(void *data), void *data, unsigned threads, unsigned flags);
@@ -58,26 +53,13 @@ static bool functions_find(void *library)
     return true;
 }
 
-/* Keeps the path of the first loaded object with one of the names. */
-static int note_openmp(struct dl_phdr_info *object, size_t size, void *context)
-{
-    const char *path = object->dlpi_name ? object->dlpi_name : "";
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    (void)size;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strncmp(base, names[i], strlen(names[i])) == 0) {
-            snprintf(context, PATH_MAX, "%s", path);
-            return 1;
-        }
-    return 0;
-}
-
 /* A library that is found stays loaded. */
 static void openmp_find(void)
 {
-    char path[PATH_MAX] = "";
-    dl_iterate_phdr(note_openmp, path);
-    if (!*path || !functions_find(dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)))
+    static const char *const names[] = {"libgomp", "libiomp5", "libomp", NULL};
+    char path[1][LOADED_PATH_BYTES];
+    if (!loaded_find(names, path, 1) ||
+        !functions_find(dlopen(*path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)))
         (void)functions_find(dlopen("libgomp.so.1", RTLD_LAZY | RTLD_LOCAL));
 }
 

@@ -10,8 +10,7 @@
 static enum tutti_status prepare(const struct backend_opening *opening,
                                  struct backend_arenas *arenas)
 {
-    arenas->bytes = cpu_group_arena_bytes(opening, opening->rules) +
-                    (size_t)opening->parts * parts_arena_bytes(opening);
+    arenas->bytes = cpu_group_arena_bytes(opening, opening->rules) + parts_arenas_bytes(opening);
     arenas->sparse = !opening->rules->paths.all;
     if (arenas->sparse)
         arenas->reach = opening->topology->linked[opening->rank];

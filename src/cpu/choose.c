@@ -6,6 +6,8 @@
 #include "coll/coll.h"
 #include "cpu/algo/parts.h"
 
+#include <string.h>
+
 enum {
     /* With more ranks that have a core each, results are pulled: two_shot.c. Ranks that share a
      * core also share its cache, so they push. */
@@ -57,7 +59,6 @@ void cpu_limits_set(const struct choice_rules *rules, int world_size, bool overs
         /* Zero-copy has a second hop. */
         .copied_bytes = oversubscribed ? 2 * LAYOUT_BODY_BYTES : LAYOUT_BODY_BYTES,
         .offered_bytes = oversubscribed ? 32 << 10 : 8 << 10,
-        .direct_bytes = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX},
         .one_hop = world_size == 2 ? &cpu_swap.algorithm : &cpu_pieces.algorithm,
         .pushes = world_size <= PUSH_RANKS || oversubscribed,
         .small = {.algo = TUTTI_ALGO_ONE_SHOT,
@@ -71,6 +72,7 @@ void cpu_limits_set(const struct choice_rules *rules, int world_size, bool overs
                 ? "no links join all ranks, the host's memory does: fewer bytes, from here on"
                 : "each rank reduces its own chunk: fewer bytes from here on",
     };
+    memcpy(limits->direct_bytes, direct_never, sizeof limits->direct_bytes);
     if (rules->forced == TUTTI_ALGO_NONE && !rules->strict && rules->paths.all)
         limits->small_bytes =
             limits->one_shot_bytes < LAYOUT_BODY_BYTES ? limits->one_shot_bytes : LAYOUT_BODY_BYTES;

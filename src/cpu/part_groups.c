@@ -8,20 +8,32 @@
 
 enum { PARTS_MOST = 64, PART_ARENA_BYTES = 1 << 20 };
 
-size_t parts_arena_bytes(const struct backend_opening *opening)
+/* How many parts an operation has at most; below 2: it is not cut. */
+static int most_parts(const struct backend_opening *opening)
+{
+    if (opening->size < 2 || !opening->rules->paths.all)
+        return 0;
+    return opening->parts < PARTS_MOST ? opening->parts : PARTS_MOST;
+}
+
+static size_t arena_bytes(const struct backend_opening *opening)
 {
     const size_t least = cpu_group_least_arena(opening->size);
     const size_t most =
         opening->arena_bytes < PART_ARENA_BYTES ? opening->arena_bytes : (size_t)PART_ARENA_BYTES;
-    if (opening->parts < 2 || opening->size < 2 || !opening->rules->paths.all)
-        return 0;
     return most > least ? most : least;
+}
+
+size_t parts_arenas_bytes(const struct backend_opening *opening)
+{
+    const int count = most_parts(opening);
+    return count > 1 ? (size_t)count * arena_bytes(opening) : 0;
 }
 
 static enum tutti_status part_open(const struct backend_opening *opening, size_t offset,
                                    struct cpu_group *whole, struct part *part)
 {
-    const size_t bytes = parts_arena_bytes(opening);
+    const size_t bytes = arena_bytes(opening);
     struct backend_opening own = *opening;
     own.arena_bytes = bytes;
     own.peers = cpu_group_create();
@@ -38,10 +50,10 @@ static enum tutti_status part_open(const struct backend_opening *opening, size_t
 enum tutti_status parts_open(const struct backend_opening *opening, size_t offset,
                              struct cpu_group *group)
 {
-    const size_t bytes = parts_arena_bytes(opening);
-    const int count = opening->parts < PARTS_MOST ? opening->parts : PARTS_MOST;
+    const size_t bytes = arena_bytes(opening);
+    const int count = most_parts(opening);
     enum tutti_status status = TUTTI_OK;
-    if (!bytes)
+    if (count < 2)
         return TUTTI_OK;
     group->parts = calloc(1, sizeof *group->parts + (size_t)count * sizeof *group->parts->part);
     if (!group->parts)

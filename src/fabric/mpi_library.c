@@ -7,7 +7,6 @@
 
 #include <dlfcn.h>
 #include <libgen.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,24 +63,6 @@ static const struct launcher *find_launcher(void)
 
 /* ---- the library that is loaded -------------------------------------------------------------- */
 
-struct loaded {
-    int count;
-    char paths[CANDIDATES][sizeof found.path];
-};
-
-static int note_mpi(struct dl_phdr_info *object, size_t size, void *context)
-{
-    static const char *const names[] = {"libmpi_abi.so", "libmpi.so", "libmpich.so"};
-    struct loaded *loaded = context;
-    const char *path = object->dlpi_name ? object->dlpi_name : "";
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    (void)size;
-    for (size_t i = 0; i < sizeof names / sizeof *names && loaded->count < CANDIDATES; i++)
-        if (strncmp(base, names[i], strlen(names[i])) == 0)
-            snprintf(loaded->paths[loaded->count++], sizeof *loaded->paths, "%s", path);
-    return 0;
-}
-
 static bool is_initialised(const struct mpi_abi *abi)
 {
     int flag = 0;
@@ -99,19 +80,20 @@ static bool is_same_file(const char *a, const char *b)
  * is none. The handle stays open, as MPI does. */
 static enum tutti_status take_loaded(struct mpi_library *library, void **taken)
 {
-    struct loaded loaded = {0};
+    static const char *const names[] = {"libmpi_abi.so", "libmpi.so", "libmpich.so", NULL};
+    char paths[CANDIDATES][LOADED_PATH_BYTES];
     enum tutti_status status = TUTTI_OK;
-    dl_iterate_phdr(note_mpi, &loaded);
-    for (int i = 0; i < loaded.count; i++) {
-        void *handle = dlopen(loaded.paths[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    const int count = loaded_find(names, paths, CANDIDATES);
+    for (int i = 0; i < count; i++) {
+        void *handle = dlopen(paths[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
         struct mpi_abi abi;
         if (handle)
-            status = mpi_abi_find(handle, loaded.paths[i], &abi);
+            status = mpi_abi_find(handle, paths[i], &abi);
         if (!handle || status != TUTTI_OK || (*library->path && !is_initialised(&abi)))
             continue;
         library->abi = abi;
         *taken = handle;
-        snprintf(library->path, sizeof library->path, "%s", loaded.paths[i]);
+        memcpy(library->path, paths[i], sizeof library->path);
         if (is_initialised(&abi))
             break;
     }

@@ -10,11 +10,12 @@
 #ifndef TUTTI_FABRIC_MPI_LIBRARY_H
 #define TUTTI_FABRIC_MPI_LIBRARY_H
 
+#include "base/loaded.h"
 #include "fabric/mpi_abi.h"
 
 struct mpi_library {
     struct mpi_abi abi;
-    char path[512];
+    char path[LOADED_PATH_BYTES];
     char version[56]; /* "Open MPI v4.1.4" */
     char job[56];     /* equal on all ranks of a launch; "": the launcher gives it no name */
     int rank, size;   /* in MPI_COMM_WORLD */

@@ -34,8 +34,8 @@ struct cpu_parts {
 
 /* ---- part_groups.c --------------------------------------------------------------------------- */
 
-/* The arena of a part in every rank's arena: none, if operations are not cut. */
-size_t parts_arena_bytes(const struct backend_opening *opening);
+/* Bytes of all parts' arenas in a rank's arena; 0: operations are not cut. */
+size_t parts_arenas_bytes(const struct backend_opening *opening);
 /* Local, with the same result on all ranks but for NO_MEMORY. The group is open; `offset`: of the
  * parts' arenas. Sets group->parts, NULL if operations are not cut. */
 enum tutti_status parts_open(const struct backend_opening *opening, size_t offset,
