@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "ranks.h"
 
+#include "comm/comm.h"
 #include "device.h"
 #include "stacks.h"
 
@@ -329,6 +330,7 @@ static void threads_set(int rank, struct tutti_comm_options *options)
     for (const char *at = given; at && count < 16;
          at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         counts[count++] = atoi(at);
+    comm_threads_exceed_cores = true;
     options->parallel = parallel;
     options->threads = counts[rank % count];
 }

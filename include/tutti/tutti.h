@@ -579,11 +579,11 @@ struct tutti_comm_options {
     struct tutti_fabric *fabric;
     /* For CPU only: the caller's own threads, which share the copies and sums of a long operation.
      * An operation calls `parallel` at most once, with up to `threads` tasks, 1 to
-     * TUTTI_MAX_THREADS. The library makes no threads. Ranks may differ in both, and a rank may
-     * have neither: results have the same bits for every number of threads. Sends, receives and
-     * v-forms, ranks of several hosts, and groups of calls use the calling thread alone. Each of
-     * the most threads of a rank takes an arena of up to 1 MiB more. `progress` is called by task
-     * 0. A call from inside `parallel` gets CONCURRENT. NULL and 0: none. */
+     * TUTTI_MAX_THREADS, fewer if all ranks' threads outnumber their cores. The library makes no
+     * threads. Ranks may differ in both, or have neither: results have the same bits for every
+     * number of threads. Sends, receives, v-forms, ranks of several hosts, and groups of calls use
+     * the calling thread alone. Each of the most threads of a rank takes an arena of up to 1 MiB
+     * more. `progress` is called by task 0. A call from inside `parallel` gets CONCURRENT. */
     tutti_parallel_t parallel;
     void *parallel_context; /* borrowed until the destroy */
     int threads;

@@ -151,7 +151,7 @@ static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *w
         .isa = comm->isa,
         .parallel = comm->parallel,
         .parallel_context = comm->parallel_context,
-        .threads = comm->config.threads,
+        .threads = comm->threads,
         .parts = comm->parts,
         .parts_crowded = comm->parts_crowded,
         .transient_streams = comm->transient_streams,
@@ -208,12 +208,28 @@ static enum tutti_status records_get(struct tutti_comm *comm, struct workspace *
     return status;
 }
 
+bool comm_threads_exceed_cores;
+
+/* A rank's share of the cores, if all ranks ask for more threads than there are cores: a part whose
+ * thread waits for a core holds up all ranks (2 ranks of 2 threads on 2 cores: 5 ms an all-reduce,
+ * of one thread 30 us). */
+static int threads_of(const struct tutti_comm *comm, int asked, int all)
+{
+    if (all > comm->cores && !comm_threads_exceed_cores)
+        asked = comm->crowded ? 1 : asked * comm->cores / all;
+    return asked > 1 ? asked : 1;
+}
+
 /* Cuts long operations into as many parts as the rank with the most threads has. */
 static void threads_count(struct tutti_comm *comm, const struct host_record *records)
 {
-    int all = 0, most = 1;
+    int asked = 0, all = 0, most = 1;
+    for (int r = 0; r < comm->world_size; r++)
+        asked += records[r].config.threads > 1 ? records[r].config.threads : 1;
     for (int r = 0; r < comm->world_size; r++) {
-        const int threads = records[r].config.threads > 1 ? records[r].config.threads : 1;
+        const int threads = threads_of(comm, records[r].config.threads, asked);
+        if (r == comm->rank)
+            comm->threads = threads;
         all += threads;
         most = threads > most ? threads : most;
     }

@@ -52,6 +52,7 @@ struct tutti_comm {
     tutti_parallel_t parallel; /* the application's: tutti.h; NULL: none */
     void *parallel_context;
     int parts;          /* the most threads of any rank, if some rank has several; else 0 */
+    int threads;        /* of this rank, that share a long operation */
     bool parts_crowded; /* there are more threads than cores */
     bool transient_streams;
     enum tutti_programmatic programmatic; /* launches: CUDA only */
@@ -149,6 +150,8 @@ struct comm_assembly {
  * devices then agree over their own arenas. After a failure of this rank alone, gather->failed is
  * false, and the caller tells the other ranks. */
 enum tutti_status comm_assemble(struct tutti_comm *comm, const struct comm_assembly *how);
+/* For tests: a rank has the threads that it asks for, even if there are fewer cores. */
+extern bool comm_threads_exceed_cores;
 
 /* hosts.c: compares the records of all ranks. Without a fabric they must run on one host. Returns
  * what host_records_compare() and the back end's records_compare() do, DECLINED. */

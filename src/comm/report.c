@@ -71,8 +71,8 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
                 comm->cores);
     topology_describe(comm, text, size, &length);
     if (comm->parts)
-        text_append(text, size, &length, "threads: %d\nmost_threads: %d\n",
-                    comm->config.threads ? comm->config.threads : 1, comm->parts);
+        text_append(text, size, &length, "threads: %d\nmost_threads: %d\n", comm->threads,
+                    comm->parts);
     text_append(text, size, &length, "ranks_share_process: %s\narena_bytes: %zu\n",
                 rank_set_empty(peers_ranks(comm->peers)->remote) ? "yes" : "no",
                 peers_arena_bytes(comm->peers));

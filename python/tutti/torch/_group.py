@@ -64,7 +64,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._store = tutti.Store.wrap(store)
         self._timeout = timeout
         seconds = timeout.total_seconds()
-        self._comm = tutti.Communicator.from_store(self._store, rank, size, timeout=seconds, fabric=_fabric())
+        self._comm = tutti.Communicator.from_store(self._store, rank, size, timeout=seconds, fabric=_fabric(),
+                                                   threads=_threads())
         self._background = tutti.ProcessGroup(self._comm.dup(), timeout=seconds)
         self._worker = Worker(f"tutti {name}")
         self._options = ffi.NULL
@@ -745,6 +746,15 @@ def _fabric() -> tutti.Fabric | None:
     """That of all groups, whose ranks may then run on several hosts."""
     url = os.environ.get("TUTTI_FABRIC")
     return tutti.Fabric(url) if url else None
+
+
+def _threads() -> int:
+    """PyTorch's threads, which share the work of long collectives of CPU tensors."""
+    try:
+        check(lib.tutti_parallel_find(ffi.new("tutti_parallel_t *")))
+    except tutti.DeclinedError:  # PyTorch without OpenMP
+        return 1
+    return min(int(torch.get_num_threads()), int(lib.TUTTI_MAX_THREADS))
 
 
 def _refuse_capture(title: str, device: torch.device) -> None:

@@ -173,6 +173,23 @@ class Test(MultiProcessTestCase):
             tutti.torch.communicator("cpu", group)
         dist.barrier()  # a rank that ends breaks Gloo's set-up on others
 
+    def test_threads_of_torch(self):
+        """PyTorch's threads, or this rank's share of the cores."""
+        import tutti.torch
+
+        torch.set_num_threads(2 + self.rank)
+        group = dist.new_group()
+        comm = tutti.torch.communicator("cpu", group)
+        cores, asked = int(comm.describe()["cores"]), sum(2 + rank for rank in range(ranks))
+        share = 2 + self.rank if asked <= cores else 1 if ranks > cores else max(1, (2 + self.rank) * cores // asked)
+        self.assertEqual(int(comm.describe().get("threads", 1)), share)
+        for is_async in False, True:
+            work = dist.all_reduce(values := torch.arange(300_000.) + self.rank, group=group, async_op=is_async)
+            if is_async:
+                work.wait()
+            self.assertTrue(torch.equal(values, ranks * torch.arange(300_000.) + sum(range(ranks))))
+        torch.set_num_threads(1)
+
     def test_all_to_all_refused(self):
         """The other ranks learn at once why one rank refuses its call, not after their time-out."""
         for wrong, reason in ([2] * ranks, "but the sizes"), ([1] * (ranks - 1) + [2], "to itself"):
