@@ -179,12 +179,12 @@ void trial_destroy(struct trial *trial)
         munmap(trial, sizeof *trial);
 }
 
-/* Among processes: whether the kernel copies from one to another. */
-static json_t *direct_copies(const struct trial *trial)
+/* Among processes: an entry of their communicator's description. */
+static json_t *described(const struct trial *trial, const char *key)
 {
     json_error_t error;
     json_t *description = json_loads(trial->description, 0, &error);
-    json_t *text = json_object_get(description, "direct_copies");
+    json_t *text = json_object_get(description, key);
     text = is_gpu(trial) || trial->config.threads ? NULL : json_incref(text);
     json_decref(description);
     return text;
@@ -196,14 +196,15 @@ json_t *trial_result(const struct trial *trial)
     json_error_t error;
     if (trial->wrong)
         result = "the result is wrong";
-    return json_pack("{s:o, s:o, s:o*, s:f, s:o*, s:o*, s:o*}", "test",
-                     json_sprintf("all-reduce of %d %s%s", trial->config.ranks,
-                                  trial->config.threads ? "threads" : "processes",
-                                  trial->config.share ? " on device 0" : ""),
-                     "result", json_text(result), "declined",
-                     is_gpu(trial) ? json_boolean(trial->status == TUTTI_ERR_DECLINED) : NULL,
-                     "setup_ms", trial->setup_ms, "direct_copies", direct_copies(trial), "describe",
-                     is_gpu(trial) ? json_loads(trial->description, 0, &error) : NULL, "choices",
-                     is_gpu(trial) && *trial->description ? trial_choices(trial, TUTTI_BFLOAT16)
-                                                          : NULL);
+    return json_pack(
+        "{s:o, s:o, s:o*, s:f, s:o*, s:o*, s:o*, s:o*}", "test",
+        json_sprintf("all-reduce of %d %s%s", trial->config.ranks,
+                     trial->config.threads ? "threads" : "processes",
+                     trial->config.share ? " on device 0" : ""),
+        "result", json_text(result), "declined",
+        is_gpu(trial) ? json_boolean(trial->status == TUTTI_ERR_DECLINED) : NULL, "setup_ms",
+        trial->setup_ms, "direct_copies", described(trial, "direct_copies"), "arena_nodes",
+        described(trial, "arena_nodes"), "describe",
+        is_gpu(trial) ? json_loads(trial->description, 0, &error) : NULL, "choices",
+        is_gpu(trial) && *trial->description ? trial_choices(trial, TUTTI_BFLOAT16) : NULL);
 }

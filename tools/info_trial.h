@@ -36,9 +36,9 @@ struct trial *trial_run(int ranks, bool threads, bool choose);
 struct trial *trial_run_gpus(int ranks, bool threads, bool share, enum tutti_algo algo);
 void trial_destroy(struct trial *trial);
 
-/* {"test", "result", "declined", "setup_ms", "direct_copies", "describe", "choices"}; for CPU ranks
- * without "declined" and what follows "direct_copies", which is of CPU processes only. A result is
- * "ok" or what went wrong. */
+/* {"test", "result", "declined", "setup_ms", "direct_copies", "arena_nodes", "describe",
+ * "choices"}; for CPU ranks without "declined" and what follows "arena_nodes". The two before are
+ * of CPU processes only. A result is "ok" or what went wrong. */
 json_t *trial_result(const struct trial *trial);
 /* [{"from_bytes", "to_bytes", "algo", "why"}] */
 json_t *trial_choices(const struct trial *trial, enum tutti_dtype dtype);

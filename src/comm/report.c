@@ -8,6 +8,8 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static size_t least(size_t size, int length)
 {
@@ -38,6 +40,23 @@ static void topology_describe(const struct tutti_comm *comm, char *text, size_t 
                 text_append(text, size, length, " %d", matrix->links[i][j]);
         text_append(text, size, length, "\n");
     }
+}
+
+/* Where the caller runs and the arenas lie, if the kernel tells. */
+static void nodes_describe(const struct tutti_comm *comm, char *text, size_t size, int *length)
+{
+    int nodes[TUTTI_MAX_RANKS];
+    unsigned own;
+    const int count = peers_arena_nodes(comm->peers, nodes);
+    bool told = false;
+    for (int i = 0; i < count; i++)
+        told = told || nodes[i] >= 0;
+    if (!told || syscall(SYS_getcpu, NULL, &own, NULL) != 0)
+        return;
+    text_append(text, size, length, "node: %u\narena_nodes:", own);
+    for (int i = 0; i < count; i++)
+        text_append(text, size, length, nodes[i] < 0 ? " ?" : " %d", nodes[i]);
+    text_append(text, size, length, "\n");
 }
 
 int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
@@ -76,6 +95,7 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
     text_append(text, size, &length, "ranks_share_process: %s\narena_bytes: %zu\n",
                 rank_set_empty(peers_ranks(comm->peers)->remote) ? "yes" : "no",
                 peers_arena_bytes(comm->peers));
+    nodes_describe(comm, text, size, &length);
     if (*peers_copies_text(comm->peers))
         text_append(text, size, &length, "direct_copies: %s\n", peers_copies_text(comm->peers));
     const size_t used = least(size, length);

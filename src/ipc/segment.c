@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL
@@ -197,6 +198,14 @@ enum tutti_status segment_map_part(int fd, size_t bytes, size_t part, struct seg
         return error_set(TUTTI_ERR_INVALID, "a peer's segment has %" PRIi64 " bytes, expected %zu",
                          (int64_t)info.st_size, rounded);
     return map_shared(fd, rounded, round_to_pages(part), segment);
+}
+
+void segment_nodes(const void *const *pages, int count, int *nodes)
+{
+    /* Without nodes to move to, the call says where the pages are. */
+    const bool told = syscall(SYS_move_pages, 0, (unsigned long)count, pages, NULL, nodes, 0) == 0;
+    for (int i = 0; i < count; i++)
+        nodes[i] = told && nodes[i] >= 0 ? nodes[i] : -1;
 }
 
 void segment_unmap(struct segment *segment)

@@ -39,6 +39,10 @@ enum tutti_status segment_map(int fd, size_t bytes, struct segment *segment);
  * others faults. */
 enum tutti_status segment_map_part(int fd, size_t bytes, size_t part, struct segment *segment);
 
+/* The NUMA nodes of `count` pages that this process has used; -1: the kernel does not tell. A
+ * segment lies on the node of the thread that has created it, as long as that node has memory. */
+void segment_nodes(const void *const *pages, int count, int *nodes);
+
 /* Also takes a segment that is not mapped. */
 void segment_unmap(struct segment *segment);
 

@@ -90,6 +90,8 @@ const struct peers_ranks *peers_ranks(const struct peers *peers);
 struct layout_arena *peers_arena(const struct peers *peers, int rank);
 /* Bytes of each rank's arena. */
 size_t peers_arena_bytes(const struct peers *peers);
+/* The NUMA node of each rank's arena; -1: unknown. Returns the number of ranks. */
+int peers_arena_nodes(const struct peers *peers, int nodes[TUTTI_MAX_RANKS]);
 /* The number of the running operation, or of the last one. Any thread may call it, for reports. */
 uint64_t peers_sequence(const void *peers);
 /* Counts operations that no host runs. Only the caller of operations calls it. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What other rooms ask about the ranks. */
+#include "ipc/segment.h"
 #include "peers/peers_internal.h"
 
 uint64_t peers_sequence(const void *peers)
@@ -31,6 +32,15 @@ const struct peers_ranks *peers_ranks(const struct peers *peers)
 struct layout_arena *peers_arena(const struct peers *peers, int rank)
 {
     return peers->arenas[rank];
+}
+
+int peers_arena_nodes(const struct peers *peers, int nodes[TUTTI_MAX_RANKS])
+{
+    const void *pages[TUTTI_MAX_RANKS];
+    for (int r = 0; r < peers->size; r++)
+        pages[r] = peers->arenas[r];
+    segment_nodes(pages, peers->size, nodes);
+    return peers->size;
 }
 
 size_t peers_arena_bytes(const struct peers *peers)

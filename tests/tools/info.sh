@@ -10,7 +10,7 @@ for pattern in '^library:' '^  version: [0-9]+\.[0-9]+\.[0-9]+$' '^  isa: (basel
     '^host:' '^  kernel: ' '^processors:' '^limits:' '^  sealed_memfd: yes$' \
     '^namespaces:' 'test memory, result ok' 'test file, result ok' 'test tcp, result ok' \
     'test all-reduce of 2 threads, result ok' 'test all-reduce of 3 processes, result ok' \
-    'processes, .*direct_copies (yes|no \(.+)' 'algo (one_shot|two_shot), why .'; do
+    'processes, .*direct_copies (yes|no \(.+), arena_nodes ([0-9]+ ){2}[0-9]+$' 'algo (one_shot|two_shot), why .'; do
     out "$pattern"
 done
 [[ ! -s $work/err ]] || { complain "says something on stderr"; cat "$work/err"; }

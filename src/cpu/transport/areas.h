@@ -8,6 +8,12 @@
  *                 two_shot.c, where results are pushed
  *   swap          of two ranks: written by the owner and by the peer, in turn: swap.c
  *   pair          messages to one rank or to all, which their readers acknowledge: pair.h
+ *
+ * NUMA: an arena lies on the node of the thread that has created it (segment.h), so inputs, results
+ * and messages lie on their writer's node, and only an exchange on its reader's. A write to another
+ * node fetches the line and gives it back; a read fetches it once, and the core fetches lines ahead
+ * of sequential reads. No machine with two nodes has measured this. A rank that is bound to its
+ * node before it creates its communicators has its arenas there; tutti_comm_describe() shows where.
  */
 #ifndef TUTTI_CPU_AREAS_H
 #define TUTTI_CPU_AREAS_H

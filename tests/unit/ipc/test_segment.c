@@ -57,6 +57,26 @@ static void created_is_zeroed_sealed_and_shared(void **state)
     segment_unmap(&two);
 }
 
+static void pages_have_nodes(void **state)
+{
+    (void)state;
+    struct segment segment;
+    int fd, nodes[3];
+    unsigned here;
+    assert_int_equal(segment_create("tutti-test", 5000, &segment, &fd), TUTTI_OK);
+    close(fd);
+    memset(segment.base, 1, 1);
+    const char *used = segment.base;
+    const void *const pages[] = {used, NULL, used + 100};
+    segment_nodes(pages, 3, nodes);
+    assert_int_equal(nodes[1], -1);
+    assert_int_equal(nodes[0], nodes[2]);
+    assert_int_equal(syscall(SYS_getcpu, NULL, &here, NULL), 0);
+    if (access("/sys/devices/system/node/node1", F_OK) != 0 && nodes[0] >= 0)
+        assert_int_equal(nodes[0], here);
+    segment_unmap(&segment);
+}
+
 /* A memfd of `bytes` bytes with these seals. */
 static int make_memfd(size_t bytes, int seals)
 {
@@ -298,6 +318,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(created_is_zeroed_sealed_and_shared),
+        cmocka_unit_test(pages_have_nodes),
         cmocka_unit_test(hostile_descriptors_are_refused),
         cmocka_unit_test(read_only_descriptor_is_refused),
         cmocka_unit_test(child_does_not_inherit),
