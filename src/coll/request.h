@@ -19,16 +19,15 @@
 struct request {
     struct choice choice;
     enum tutti_collective collective;
-    enum tutti_dtype dtype; /* in a complex call that of the components, which are the elements */
+    enum tutti_dtype dtype; /* of an element; in a complex call a component is an element */
     enum op_kind op;
     bool send_all, recv_all; /* the operand has a block for each rank: coll.h */
     const void *send;
     void *recv;
     struct coll_blocks send_blocks, recv_blocks; /* set for a v-form only */
     struct coll_limits limits;                   /* the same */
-    size_t
-        count; /* elements of a block; in a v-form those of the own block, in the caller's dtype */
-    size_t bytes; /* of a block; in a v-form of one of those elements */
+    size_t count; /* elements of a block; in a v-form: numbers of this rank's own block */
+    size_t bytes; /* of a block; in a v-form: of one such number, complex or real */
     union op_scalar scalar;
     bool scalar_in_memory;  /* of the device; else the caller's value */
     struct rank_set subset; /* the ranks of a barrier, or of a message; empty: all ranks */

@@ -106,8 +106,8 @@ static enum tutti_status sub_make(const struct split *self,
     return status;
 }
 
-/* Checks only for an abort on this rank. After any other fault a member closes its channel, or the
- * next round shows the fault. */
+/* Looks for nothing but an abort on this rank. A member with another fault closes its channel,
+ * which ends the other members' waits, or reports the fault in the next round. */
 static enum tutti_status abort_check(void *context)
 {
     const struct tutti_comm *parent = context;

@@ -17,7 +17,8 @@ struct cpu_parts;
 
 /* Counts of operations, equal on all ranks. One caller at a time writes them. */
 struct cpu_counts {
-    uint32_t announcement;         /* count of the lane ALL's: the place of the small message */
+    uint32_t announcement;         /* operations of the lane ALL; modulo LAYOUT_SMALL_MESSAGES it is
+                                    * the index of the last one's small message */
     uint32_t history;              /* signature.h */
     uint32_t history_before;       /* the last collective of the lane PAIR */
     uint64_t order;                /* of the messages of that collective: layout_message */

@@ -45,10 +45,11 @@ enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const v
 /* ---- fences: of an operation, from its submission on ------------------------------------------
  */
 
-/* [out] fence: comes once the stream has passed the work that is on it now. TUTTI_STREAM_DEFAULT
- * and TUTTI_STREAM_PER_THREAD mean the stream of each of the devices, which cuda_stage_check() has
- * accepted and which may be equal. Any other stream may be of any device. Returns INVALID (too many
- * devices), DECLINED (the stream is being captured), NO_MEMORY, CUDA. */
+/* Takes a fence and puts it behind the work that is on the stream now. cuda_fence_come() is true
+ * once the stream has done that work. TUTTI_STREAM_DEFAULT and TUTTI_STREAM_PER_THREAD stand for
+ * one stream on each of the devices; any other stream may be of any device. cuda_stage_check() has
+ * accepted the devices, and two of them may be equal. Returns INVALID (too many devices), DECLINED
+ * (the stream is being captured), NO_MEMORY, CUDA. */
 enum tutti_status cuda_fence_take(struct cuda_stage *stage, const int *devices, int count,
                                   tutti_stream_t stream, struct cuda_fence **fence);
 /* Returns true if the stream has come: its earlier work is done and visible to copies. One thread
