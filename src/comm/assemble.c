@@ -11,7 +11,7 @@
 #include "bootstrap/meet.h"
 #include "comm/comm.h"
 #include "comm/comm_setup.h"
-#include "comm/hierarchy.h"
+#include "comm/hierarchy_internal.h"
 #include "comm/options.h"
 #include "cuda/kernels/rows.h"
 #include "ipc/channel.h"

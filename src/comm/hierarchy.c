@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The life of a hierarchy, and its row of functions as a back end. */
-#include "comm/hierarchy.h"
+#include "comm/hierarchy_internal.h"
 
 #include "base/deadline.h"
 #include "base/error.h"

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signature.h"
-#include "comm/hierarchy.h"
+#include "comm/hierarchy_internal.h"
 #include "comm/run.h"
 #include "peers/wait.h"
 #include "store/store.h"

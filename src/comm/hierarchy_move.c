@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Operations of several hosts that copy or only meet, part by part: struct hierarchy_state. */
-#include "comm/hierarchy.h"
+#include "comm/hierarchy_internal.h"
 #include "comm/run.h"
 
 #include <string.h>

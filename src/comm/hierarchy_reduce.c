@@ -15,7 +15,7 @@
  * reduce_scatter. On each host one rank owns the block of a rank; on that rank's host it is the
  * rank itself. It sends the partial results to that rank.
  */
-#include "comm/hierarchy.h"
+#include "comm/hierarchy_internal.h"
 #include "comm/run.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The operations of several hosts: which one a request is, and how the parts follow each other. */
 #include "base/error.h"
-#include "comm/hierarchy.h"
+#include "comm/hierarchy_internal.h"
 #include "comm/run.h"
 
 enum { LIST_LEAST = 4 * TUTTI_MAX_RANKS }; /* messages for which each operation has room */

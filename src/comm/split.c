@@ -25,6 +25,7 @@
 #include "comm/options.h"
 #include "ipc/random.h"
 #include "store/status_agree.h"
+#include "store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "base/order.h"
 #include "base/thread.h"
 #include "base/wait.h"
-#include "comm/hierarchy.h"
+#include "comm/hierarchy_internal.h"
 #include "cpu/group.h"
 #include "ipc/fork.h"
 #include "peers/segments.h"

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/order.h"
 #include "base/wait.h"
-#include "comm/hierarchy.h"
+#include "comm/hierarchy_internal.h"
 #include "pg/control_ring.h"
 
 #include <inttypes.h>

@@ -19,8 +19,10 @@
 #define TUTTI_PG_WIRE_H
 
 #include "base/layout.h"
-#include "cpu/group.h"
 
+#include <stdbool.h>
+
+struct cpu_message;
 struct pg_control;
 struct pg_wire;
 struct tutti_comm;

@@ -2,6 +2,7 @@
 /* Chooses how a call on GPUs runs, of what enqueue.c has; and the back end's table of functions. */
 #include "base/error.h"
 #include "coll/request.h"
+#include "cpu/group.h"
 #include "cuda/comm/group_internal.h"
 #include "cuda/comm/push.h"
 

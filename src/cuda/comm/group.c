@@ -9,6 +9,7 @@
  * block to run, so all blocks must fit at once on the smallest device. All ranks agree on the
  * status of each step.
  */
+#include "cpu/group.h"
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/fd.h"

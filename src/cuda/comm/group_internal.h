@@ -6,8 +6,6 @@
 #include "base/device_trace.h"
 #include "base/reminder.h"
 #include "coll/backend.h"
-#include "cpu/choose.h"
-#include "cpu/group.h"
 #include "cuda/comm/engines.h"
 #include "cuda/comm/group.h"
 #include "cuda/comm/resources.h"

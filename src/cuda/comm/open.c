@@ -7,6 +7,7 @@
  * kernels, so it is declined. Kernels of threads that share a device run at the same time.
  */
 #include "base/error.h"
+#include "cpu/group.h"
 #include "cuda/comm/group_internal.h"
 
 #include <inttypes.h>

@@ -23,6 +23,8 @@
 #include "base/order.h"
 #include "base/wait.h"
 #include "cpu/call_list.h"
+#include "cpu/choose.h"
+#include "cpu/group.h"
 #include "cuda/comm/group_internal.h"
 #include "cuda/pipe/messages.h"
 #include "cuda/pipe/pipe.h"
