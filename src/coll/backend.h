@@ -93,6 +93,11 @@ struct backend {
     bool many_hosts; /* the group's ranks run on several hosts */
 
     /* ---- creation ---- */
+    /* The back end's own names of how an all-reduce runs, which TUTTI_ALGO may have in place of an
+     * algorithm. Returns the number of the name for struct choice_rules, 0 if it is none of them.
+     * Sets the algorithm that it belongs to, and the name as the back end writes it. NULL: it has
+     * no names. */
+    int (*kernel_find)(const char *name, enum tutti_algo *algo, const char **own);
     /* Returns empty peers, with room for what the back end keeps beside them; NULL: no memory. */
     struct peers *(*create)(void);
     size_t setup_bytes; /* of backend_opening.setup */

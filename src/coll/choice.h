@@ -26,7 +26,7 @@ struct choice_rules {
     struct choice_paths paths;
     enum tutti_topology topology;
     enum tutti_algo forced; /* by the options or TUTTI_ALGO; NONE: not forced */
-    int kernel; /* CUDA: TUTTI_ALGO names this kernel of an algorithm, 1 + enum cuda_kernel */
+    int kernel; /* TUTTI_ALGO names this kernel of an algorithm: struct backend's kernel_find() */
     bool strict;
     size_t buffer_size; /* limits strict mode */
 };

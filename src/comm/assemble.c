@@ -13,7 +13,6 @@
 #include "comm/comm_setup.h"
 #include "comm/hierarchy_internal.h"
 #include "comm/options.h"
-#include "cuda/kernels/rows.h"
 #include "ipc/channel.h"
 #include "store/status_agree.h"
 #include "store/store.h"
@@ -109,12 +108,17 @@ static enum tutti_status ranks_open(struct tutti_comm *comm, struct workspace *w
 /* What the communicator's links and settings allow; the same on all ranks. */
 static enum tutti_status rules_make(struct tutti_comm *comm)
 {
-    choice_paths_make(&comm->topology, comm->config.leaf_order, comm->backend->enqueues,
+    const struct backend *backend = comm->backend;
+    choice_paths_make(&comm->topology, comm->config.leaf_order, backend->enqueues,
                       &comm->rules.paths);
     const enum tutti_status status = forced_check(comm);
+    const char *kernel = comm->config.kernel;
+    enum tutti_algo algo;
     comm->rules.topology = comm->topology.kind;
     comm->rules.forced = (enum tutti_algo)comm->config.algo;
-    comm->rules.kernel = *comm->config.kernel ? 1 + (int)cuda_kernel_find(comm->config.kernel) : 0;
+    /* A CPU communicator may be made of a CUDA communicator's ranks, with its configuration. */
+    comm->rules.kernel =
+        *kernel && backend->kernel_find ? backend->kernel_find(kernel, &algo, &kernel) : 0;
     comm->rules.strict = comm->config.strict;
     comm->rules.buffer_size = (size_t)comm->config.buffer_size;
     return status;

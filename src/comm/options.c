@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "cpu/group.h"
-#include "cuda/kernels/rows.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -90,19 +89,17 @@ static enum tutti_status launches_read(struct tutti_comm *comm)
     return status;
 }
 
-/* Reads the forced algorithm of all-reduces. The name of one of CUDA's kernels for these stands for
- * its algorithm, too. */
-static enum tutti_status algo_read(enum tutti_device device, struct comm_config *config)
+/* Reads the forced algorithm of all-reduces. The name of one of the back end's kernels for these
+ * stands for its algorithm, too. */
+static enum tutti_status algo_read(const struct backend *backend, struct comm_config *config)
 {
-    const char *name = device == TUTTI_DEVICE_CUDA ? getenv("TUTTI_ALGO") : NULL;
-    const enum cuda_kernel kernel = name ? cuda_kernel_find(name) : CUDA_KERNELS;
-    const bool found = kernel != CUDA_KERNELS &&
-                       cuda_kernel_rows[kernel].collectives >> TUTTI_COLLECTIVE_ALL_REDUCE & 1;
-    enum tutti_algo algo = found ? cuda_kernel_rows[kernel].algo : TUTTI_ALGO_NONE;
+    const char *name = getenv("TUTTI_ALGO"), *kernel = "";
+    enum tutti_algo algo = TUTTI_ALGO_NONE;
+    const bool found =
+        name && backend->kernel_find && backend->kernel_find(name, &algo, &kernel) != 0;
     const enum tutti_status status = found ? TUTTI_OK : env_algo("TUTTI_ALGO", &algo);
     config->algo = (int32_t)algo;
-    snprintf(config->kernel, sizeof config->kernel, "%s",
-             found ? cuda_kernel_rows[kernel].name : "");
+    snprintf(config->kernel, sizeof config->kernel, "%s", kernel);
     return status;
 }
 
@@ -120,7 +117,7 @@ static enum tutti_status direct_read(struct comm_config *config)
 }
 
 /* Reads the environment, else takes defaults. */
-static enum tutti_status environment_read(struct tutti_comm *comm, enum tutti_device device)
+static enum tutti_status environment_read(struct tutti_comm *comm)
 {
     size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE, arena_bytes = LAYOUT_MOST_ARENA;
     bool strict = false, overlapping = false;
@@ -131,7 +128,7 @@ static enum tutti_status environment_read(struct tutti_comm *comm, enum tutti_de
     if (status == TUTTI_OK)
         status = env_bool("TUTTI_STRICT", &strict);
     if (status == TUTTI_OK)
-        status = algo_read(device, &comm->config);
+        status = algo_read(comm->backend, &comm->config);
     if (status == TUTTI_OK)
         status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
     if (status == TUTTI_OK && !comm->backend->enqueues)
@@ -202,7 +199,7 @@ enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
 enum tutti_status comm_config_read(const struct tutti_comm_options *options,
                                    struct tutti_comm *comm)
 {
-    enum tutti_status status = environment_read(comm, options->device);
+    enum tutti_status status = environment_read(comm);
     if (status != TUTTI_OK)
         return status;
     const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;

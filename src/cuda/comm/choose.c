@@ -179,11 +179,24 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
     return status;
 }
 
+/* Any kernel that serves all-reduces and that a row of a tuning table may name. */
+static int kernel_find(const char *name, enum tutti_algo *algo, const char **own)
+{
+    const enum cuda_kernel kernel = cuda_kernel_find(name);
+    if (kernel == CUDA_KERNELS ||
+        !(cuda_kernel_rows[kernel].collectives >> TUTTI_COLLECTIVE_ALL_REDUCE & 1))
+        return 0;
+    *algo = cuda_kernel_rows[kernel].algo;
+    *own = cuda_kernel_rows[kernel].name;
+    return 1 + (int)kernel;
+}
+
 const struct backend cuda_backend = {
     .name = "cuda",
     .title = "CUDA",
     .most_ranks = CUDA_RANKS,
     .enqueues = true,
+    .kernel_find = kernel_find,
     .create = cpu_group_create,
     .setup_bytes = sizeof(struct cuda_setup),
     .record_make = cuda_record_make,
