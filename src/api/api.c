@@ -70,8 +70,9 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
 }
 
 /* Defines both public forms of a collective: tutti_NAME_with(), and tutti_NAME(), which has no
- * options. `run`: public_call() or v_call(). Behind it the parameters before `comm`, their names,
- * and the fields of struct coll_args that they fill. */
+ * options. Both are functions of the library, since programs look them up by name (dlsym, cffi).
+ * `run`: public_call() or v_call(). Behind it the parameters before `comm`, their names, and the
+ * fields of struct coll_args that they fill. */
 #define UNPACK(...) __VA_ARGS__
 #define FORMS(name, COLLECTIVE, run, parameters, names, ...)                                       \
     enum tutti_status tutti_##name##_with(UNPACK parameters, tutti_comm_t *comm,                   \

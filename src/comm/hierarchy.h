@@ -5,7 +5,7 @@
  * the node, and of messages between ranks of different hosts.
  *
  * Sums: the tree of all ranks is cut into the largest subtrees whose leaves are on one host: one
- * for a host with 1, 2, 4 or 8 ranks in their places, two for 3, 6 or 12, two or three for 5 or 7.
+ * for a host with 1, 2, 4 or 8 neighbouring leaves, two for 3, 6 or 12, two or three for 5 or 7.
  * A host computes the partial result of each of its subtrees, in the accumulation type. A rank that
  * has the partial results of all hosts combines them as the tree says. So a result does not depend
  * on how the ranks are spread over hosts; the engine adds nothing.

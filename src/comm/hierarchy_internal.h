@@ -49,7 +49,7 @@ struct hierarchy {
     int host_of[TUTTI_MAX_RANKS];   /* [rank] */
     int local_of[TUTTI_MAX_RANKS];  /* [rank]: in the node of its host */
     int members[TUTTI_MAX_RANKS];   /* host by host */
-    int first[TUTTI_MAX_RANKS + 1]; /* [host]: its place in members */
+    int first[TUTTI_MAX_RANKS + 1]; /* [host]: the index in members */
     struct hierarchy_subtree subtrees[TUTTI_MAX_RANKS]; /* by leaves */
     int subtree_count;
     int subtrees_of[TUTTI_MAX_RANKS]; /* [host]: how many it has */
@@ -95,8 +95,8 @@ enum { HIERARCHY_OWN_BYTES = 2304 };
 /*
  * The state of a running operation. The operation waits for an operation of the node, if it has
  * begun one, then for a list of messages, if it has begun one. Then next() does the next part: it
- * may begin both again, and does not wait. It may set another function in its place, and sets NULL
- * in the last part.
+ * may begin both again, and does not wait. It may set another function as next, and sets NULL in
+ * the last part.
  */
 struct hierarchy_state {
     struct cpu_state base; /* what the operation waits for */

@@ -70,7 +70,7 @@ enum tutti_status mpi_abi_find(void *library, const char *path, struct mpi_abi *
 uintptr_t mpi_abi_handle(const struct mpi_abi *abi, void *library, const char *openmpi,
                          uintptr_t mpich, uintptr_t standard);
 
-/* The level's place in thread_levels, or 0. */
+/* The index of the level in thread_levels, or 0. */
 int mpi_thread_level(const struct mpi_abi *abi, int level);
 
 /* SYSTEM, with the engine's text of the code. */

@@ -124,7 +124,7 @@ void cuda_cut_request(const struct cuda_cut *cut, const struct cuda_blocks *bloc
                                                 .displacements = part->starts[CUDA_RECV]};
 }
 
-/* ---- the way through the slots --------------------------------------------------------------- */
+/* ---- how pieces pass through the slots ------------------------------------------------------- */
 
 static enum tutti_status in(const struct cuda_pipe *pipe, uint64_t piece)
 {

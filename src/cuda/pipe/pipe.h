@@ -67,7 +67,7 @@ void cuda_cut_request(const struct cuda_cut *cut, const struct cuda_blocks *bloc
                       const struct request *whole, uint64_t piece, unsigned char *slot,
                       struct cuda_blocks *part, struct request *request);
 
-/* ---- slots, and the way through them --------------------------------------------------------- */
+/* ---- slots, and how pieces pass through them ------------------------------------------------- */
 
 /* Pieces use the slots in turn. */
 struct cuda_slots {
