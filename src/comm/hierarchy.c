@@ -73,7 +73,7 @@ static void on_failure(void *opaque)
     struct tutti_fault fault, unused;
     memset(&fault, 0, sizeof fault);
     (void)peers_status(self->comm->peers, &fault);
-    if (!hierarchy_is_told(self))
+    if (!hierarchy_fault_found(self))
         (void)tutti_store_compare_set(&view, "fault", NULL, 0, &fault, sizeof fault, &unused,
                                       sizeof unused, NULL);
     if (self->link) /* a peer that notices the end of the link finds the fault */

@@ -204,8 +204,8 @@ static inline void hierarchy_left_key(int rank, char key[HIERARCHY_KEY_BYTES])
 }
 /* Looks in the store whether a rank has failed. Returns true if it finds a fault, in foreign. */
 bool hierarchy_look(struct hierarchy *self);
-/* Whether a look has found one. */
-bool hierarchy_is_told(struct hierarchy *self);
+/* Whether a look has found a fault. */
+bool hierarchy_fault_found(struct hierarchy *self);
 /* Fails with that fault. Returns its status. */
 enum tutti_status hierarchy_adopt(struct hierarchy *self);
 /* Begins the exchange of headers of the running collective, on the first rank of a host. */

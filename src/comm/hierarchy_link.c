@@ -46,12 +46,12 @@ bool hierarchy_look(struct hierarchy *self)
     return true;
 }
 
-bool hierarchy_is_told(struct hierarchy *self)
+bool hierarchy_fault_found(struct hierarchy *self)
 {
     pthread_mutex_lock(&self->lock);
-    const bool told = self->foreign.status != TUTTI_OK;
+    const bool found = self->foreign.status != TUTTI_OK;
     pthread_mutex_unlock(&self->lock);
-    return told;
+    return found;
 }
 
 static bool is_look_due(struct hierarchy *self)

@@ -40,7 +40,7 @@ struct peer {
     enum awaited awaited; /* of `in` */
     bool ends, has_ended; /* this rank is to send END, has sent it */
     uint32_t left;        /* 1 + the cause, from its END; 0: it has not left */
-    bool is_told;         /* the leader's LEFT has come */
+    bool is_confirmed;    /* the leader's LEFT has come */
     struct rank_set tell; /* leader: the ranks of which it has to be told */
     uint32_t posted;      /* announcements or verdicts of it that have come */
     struct layout_control_ring ring;
@@ -158,7 +158,7 @@ static void left_mark(struct pg_wire *wire)
     const struct pg_control *control = wire->control;
     for (int r = 0; r < control->size; r++) {
         const struct peer *peer = &wire->peers[r];
-        if (peer->left && (peer->is_told || control->rank == 0 || wire->peers[0].left))
+        if (peer->left && (peer->is_confirmed || control->rank == 0 || wire->peers[0].left))
             order_store_release_u32(&control->rings[r]->left, peer->left); /* H4 pairs H4a */
     }
 }
@@ -214,7 +214,7 @@ static bool packet_take(struct pg_wire *wire, int from)
     if (message->kind == END) {
         end_take(wire, from);
     } else if (message->kind == LEFT && from == 0 && message->id < (uint64_t)wire->control->size) {
-        wire->peers[message->id].is_told = true;
+        wire->peers[message->id].is_confirmed = true;
         left_mark(wire);
     } else if (message->kind == ANNOUNCEMENT || message->kind == VERDICT) {
         return wire->discards || post_take(wire, from);
