@@ -358,15 +358,16 @@ static void root_add(struct hierarchy_state *state, const struct hierarchy_block
             hierarchy_add(state, r, is_send, operand + blocks->at[r], blocks->bytes[r]);
 }
 
-enum tutti_status hierarchy_gather(struct hierarchy_state *state)
+/* A gather, or the reverse of it, a scatter. */
+static enum tutti_status root_move(struct hierarchy_state *state, bool scatters)
 {
     struct hierarchy *self = state->self;
     const struct request *request = state->request;
     const int root = request->peer;
-    struct hierarchy_blocks blocks;
     state->next = NULL;
     if (self->host_of[root] != self->host) {
-        hierarchy_add(state, root, true, send_of(request), own_bytes(request));
+        hierarchy_add(state, root, !scatters, scatters ? request->recv : send_of(request),
+                      own_bytes(request));
         return hierarchy_exchange(state, root);
     }
     struct coll_args args = {.send = request->send,
@@ -375,37 +376,28 @@ enum tutti_status hierarchy_gather(struct hierarchy_state *state)
                              .dtype = TUTTI_UINT8,
                              .peer = self->local_of[root]};
     if (self->comm->rank == root) {
-        hierarchy_blocks(self, request, false, &blocks);
-        root_add(state, &blocks, false, request->recv);
-        args.recv_blocks = node_blocks_of(self, &blocks, &state->received);
+        struct hierarchy_blocks blocks;
+        hierarchy_blocks(self, request, scatters, &blocks);
+        root_add(state, &blocks, scatters, scatters ? send_of(request) : request->recv);
+        *(scatters ? &args.send_blocks : &args.recv_blocks) =
+            node_blocks_of(self, &blocks, scatters ? &state->sent : &state->received);
     }
     const enum tutti_status status = hierarchy_exchange(state, hierarchy_elsewhere(self));
-    return status == TUTTI_OK ? hierarchy_node(state, TUTTI_COLLECTIVE_GATHER_V, &args) : status;
+    return status == TUTTI_OK
+               ? hierarchy_node(state,
+                                scatters ? TUTTI_COLLECTIVE_SCATTER_V : TUTTI_COLLECTIVE_GATHER_V,
+                                &args)
+               : status;
+}
+
+enum tutti_status hierarchy_gather(struct hierarchy_state *state)
+{
+    return root_move(state, false);
 }
 
 enum tutti_status hierarchy_scatter(struct hierarchy_state *state)
 {
-    struct hierarchy *self = state->self;
-    const struct request *request = state->request;
-    const int root = request->peer;
-    struct hierarchy_blocks blocks;
-    state->next = NULL;
-    if (self->host_of[root] != self->host) {
-        hierarchy_add(state, root, false, request->recv, own_bytes(request));
-        return hierarchy_exchange(state, root);
-    }
-    struct coll_args args = {.send = request->send,
-                             .recv = request->recv,
-                             .count = own_bytes(request),
-                             .dtype = TUTTI_UINT8,
-                             .peer = self->local_of[root]};
-    if (self->comm->rank == root) {
-        hierarchy_blocks(self, request, true, &blocks);
-        root_add(state, &blocks, true, send_of(request));
-        args.send_blocks = node_blocks_of(self, &blocks, &state->sent);
-    }
-    const enum tutti_status status = hierarchy_exchange(state, hierarchy_elsewhere(self));
-    return status == TUTTI_OK ? hierarchy_node(state, TUTTI_COLLECTIVE_SCATTER_V, &args) : status;
+    return root_move(state, true);
 }
 
 enum tutti_status hierarchy_message(struct hierarchy_state *state)
