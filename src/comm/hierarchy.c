@@ -331,7 +331,7 @@ static int describe(const void *opaque, char *text, size_t size)
     return length;
 }
 
-/* Ranks that meet have the table of their device; a hierarchy replaces it. */
+/* Ranks that meet have the back end of their device; a hierarchy replaces it. */
 const struct backend hierarchy_backend = {
     .name = "cpu",
     .title = "CPU",

@@ -115,8 +115,8 @@ extern const struct fabric_ops mpi_fabric, nccl_fabric;
  * on all ranks, while no transfers are under way. */
 extern size_t mpi_piece_bytes;
 
-/* Makes a fabric of any table, with one use, for tutti_fabric_close(). `rest` as in open(). Tests
- * pass tables of their own. Returns what open() does. */
+/* Makes a fabric of any engine, with one use, for tutti_fabric_close(). `rest` as in open(). Tests
+ * pass an engine of their own. Returns what open() does. */
 enum tutti_status fabric_create(const struct fabric_ops *ops, const char *rest,
                                 tutti_fabric_t **fabric);
 

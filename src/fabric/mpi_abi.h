@@ -61,7 +61,7 @@ struct mpi_abi {
 #undef MPI_MEMBER
 };
 
-/* Fills the table from a library that dlopen() has opened. Returns DECLINED (a function is
+/* Finds the functions in a library that dlopen() has opened. Returns DECLINED (a function is
  * missing). */
 enum tutti_status mpi_abi_find(void *library, const char *path, struct mpi_abi *abi);
 

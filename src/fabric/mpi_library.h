@@ -39,7 +39,7 @@ enum tutti_status mpi_library_parent(const struct mpi_library *library, bool all
                                      uintptr_t *parent);
 
 /* The library that the program has loaded, whether or not it is initialised: its handle of
- * dlopen(), path and table. NULL: there is none. For a drop-in, which opens and initialises
+ * dlopen(), path and functions. NULL: there is none. For a drop-in, which opens and initialises
  * nothing. */
 void *mpi_library_loaded(struct mpi_abi *abi, char *path, size_t size);
 

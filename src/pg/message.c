@@ -16,7 +16,7 @@
  * grow with their number. A receiver keeps one announcement for each waiting send. Of announcements
  * with data it keeps at most 2 * SHORT_KEPT of each sender, and has room for SHORT_KEPT at least.
  *
- * A note is a message that is not sent yet: it waits for a place on the way to its peer.
+ * A note is a message that is not sent yet: it waits for a place among those to its peer.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -34,34 +34,34 @@ enum { SHORT_BYTES = 1024, SHORT_KEPT = 16, RETRY_MS = 50 };
 
 enum kind { ANNOUNCED = 1, ANNOUNCED_SHORT, GO, TAKEN, REFUSED, DATA, WITHDRAWN };
 
-/* ---- the way to a peer: the lane PAIR of one host, packets between hosts -----------------------
+/* ---- what carries messages: the lane PAIR on one host, packets between hosts -------------------
  */
 
-static size_t way_most(const struct tutti_pg *pg)
+static size_t transport_most(const struct tutti_pg *pg)
 {
     return pg->control.wire ? PG_WIRE_BYTES : cpu_message_most(pg->comm->group);
 }
 
-static bool way_send(struct tutti_pg *pg, int to, const struct cpu_message *message,
-                     const void *data, size_t bytes)
+static bool transport_send(struct tutti_pg *pg, int to, const struct cpu_message *message,
+                           const void *data, size_t bytes)
 {
     return pg->control.wire ? pg_wire_message_send(pg->control.wire, to, message, data, bytes)
                             : cpu_message_send(pg->comm->group, to, message, data, bytes);
 }
 
-static bool way_next(struct tutti_pg *pg, int from, struct cpu_message *message)
+static bool transport_next(struct tutti_pg *pg, int from, struct cpu_message *message)
 {
     return pg->control.wire ? pg_wire_message_next(pg->control.wire, from, message)
                             : cpu_message_next(pg->comm->group, from, message);
 }
 
-static const void *way_data(struct tutti_pg *pg, int from, size_t bytes)
+static const void *transport_data(struct tutti_pg *pg, int from, size_t bytes)
 {
     return pg->control.wire ? pg_wire_message_data(pg->control.wire, from)
                             : cpu_message_data(pg->comm->group, from, bytes);
 }
 
-static void way_taken(struct tutti_pg *pg, int from)
+static void transport_taken(struct tutti_pg *pg, int from)
 {
     if (pg->control.wire)
         pg_wire_message_taken(pg->control.wire, from);
@@ -248,12 +248,12 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
 {
     struct pg_operation *operation = note->operation;
     const size_t bytes = bytes_of(operation);
-    const bool is_short = bytes <= SHORT_BYTES && bytes <= way_most(pg) &&
+    const bool is_short = bytes <= SHORT_BYTES && bytes <= transport_most(pg) &&
                           pg->short_sent[note->peer] < 2 * SHORT_KEPT;
     const struct cpu_message message = {is_short ? ANNOUNCED_SHORT : ANNOUNCED, note->id,
                                         note->signature, note->tag};
-    if (!way_send(pg, note->peer, &message, pg_staging_message_data(operation),
-                  is_short ? bytes : 0))
+    if (!transport_send(pg, note->peer, &message, pg_staging_message_data(operation),
+                        is_short ? bytes : 0))
         return false;
     POINT("message.announced");
     operation->is_announced = true;
@@ -271,12 +271,13 @@ static bool announcement_send(struct tutti_pg *pg, const struct pg_note *note)
 static bool data_send(struct tutti_pg *pg, const struct pg_note *note, bool *any)
 {
     struct pg_operation *operation = note->operation;
-    const size_t most = way_most(pg), bytes = bytes_of(operation);
+    const size_t most = transport_most(pg), bytes = bytes_of(operation);
     const struct cpu_message message = {DATA, note->id, 0, 0};
     while (operation->moved < bytes) {
         const size_t left = bytes - operation->moved, piece = left < most ? left : most;
-        if (!way_send(pg, note->peer, &message,
-                      (const char *)pg_staging_message_data(operation) + operation->moved, piece))
+        if (!transport_send(pg, note->peer, &message,
+                            (const char *)pg_staging_message_data(operation) + operation->moved,
+                            piece))
             return false;
         POINT("message.sent");
         *any = true;
@@ -294,7 +295,8 @@ static bool note_send(struct tutti_pg *pg, struct pg_note *note, bool *any)
     const bool announces = note->kind == ANNOUNCED;
     if (note->kind == DATA)
         return data_send(pg, note, any);
-    if (announces ? !announcement_send(pg, note) : !way_send(pg, note->peer, &message, NULL, 0))
+    if (announces ? !announcement_send(pg, note)
+                  : !transport_send(pg, note->peer, &message, NULL, 0))
         return false;
     if (!announces)
         free(note);
@@ -493,8 +495,8 @@ static bool announcement_take(struct tutti_pg *pg, int from, const struct cpu_me
                              .tag = message->parameter,
                              .signature = message->signature};
     if (is_short && bytes)
-        memcpy(note + 1, way_data(pg, from, bytes), bytes);
-    way_taken(pg, from);
+        memcpy(note + 1, transport_data(pg, from, bytes), bytes);
+    transport_taken(pg, from);
     if (!announcement_match(pg, note))
         unmatched_append(pg, note);
     return true;
@@ -504,15 +506,15 @@ static void data_take(struct tutti_pg *pg, int from, uint64_t id)
 {
     struct pg_operation *operation = id_find(pg, from, id);
     if (operation) {
-        const size_t left = bytes_of(operation) - operation->moved, most = way_most(pg);
+        const size_t left = bytes_of(operation) - operation->moved, most = transport_most(pg);
         const size_t piece = left < most ? left : most;
         pg->comm->isa->copy((char *)pg_staging_message_data(operation) + operation->moved,
-                            way_data(pg, from, piece), piece);
+                            transport_data(pg, from, piece), piece);
         operation->moved += piece;
         operation->deadline = deadline_after(operation->timeout_ms);
         POINT("message.taken");
     }
-    way_taken(pg, from);
+    transport_taken(pg, from);
     pg_control_notify(pg->control.rings[from]); /* the next piece is copied meanwhile */
     if (operation && operation->moved == bytes_of(operation))
         finish_well(pg, operation);
@@ -522,7 +524,7 @@ static void data_take(struct tutti_pg *pg, int from, uint64_t id)
 static void answer_take(struct tutti_pg *pg, int from, const struct cpu_message *message)
 {
     struct pg_operation *operation = id_find(pg, -1, message->id);
-    way_taken(pg, from);
+    transport_taken(pg, from);
     if (message->kind == TAKEN)
         pg->short_sent[from] -= SHORT_KEPT;
     if (message->kind == TAKEN || !operation || operation->args.peer != from ||
@@ -544,7 +546,7 @@ static void withdrawal_take(struct tutti_pg *pg, int from, const struct cpu_mess
         .status = TUTTI_ERR_TIMEOUT, .rank = from, .peer = pg->control.rank};
     struct pg_operation *operation = id_find(pg, from, message->id);
     struct pg_note *note = unmatched_first(pg, message->parameter, from);
-    way_taken(pg, from);
+    transport_taken(pg, from);
     while (note && note->id != message->id)
         note = note_of(note->line.next);
     if (note)
@@ -587,7 +589,7 @@ static bool messages_take(void *context, int from)
     struct tutti_pg *pg = context;
     struct cpu_message message;
     bool any = false;
-    while (way_next(pg, from, &message) && message_take(pg, from, &message))
+    while (transport_next(pg, from, &message) && message_take(pg, from, &message))
         any = true;
     if (any)
         places_tell(pg, from);

@@ -43,9 +43,9 @@ static enum tutti_status join_call(const struct join *self, struct store_call *c
     return self->serve(self->store, call);
 }
 
-/* Reads init/open; *is_over: it does not exist. */
+/* Reads init/open; *is_missing: it does not exist. */
 static enum tutti_status join_look(const struct join *self, char text[JOIN_TEXT_BYTES],
-                                   bool *is_over)
+                                   bool *is_missing)
 {
     static const struct store_bytes absent = {"-", 1};
     size_t size = 0;
@@ -57,7 +57,7 @@ static enum tutti_status join_look(const struct join *self, char text[JOIN_TEXT_
                               .sizes = &size};
     const enum tutti_status status = join_call(self, &call, TCP_OPEN_KEY);
     text[size < JOIN_TEXT_BYTES ? size : JOIN_TEXT_BYTES - 1] = 0;
-    *is_over = status == TUTTI_OK && size == 1;
+    *is_missing = status == TUTTI_OK && size == 1;
     return status;
 }
 
@@ -156,9 +156,9 @@ static enum tutti_status join_follow(const struct join *self)
     struct reminder reminder = reminder_start(deadline_now());
     for (;;) {
         char text[JOIN_TEXT_BYTES];
-        bool is_over;
-        enum tutti_status status = join_look(self, text, &is_over);
-        if (status != TUTTI_OK || is_over)
+        bool is_missing;
+        enum tutti_status status = join_look(self, text, &is_missing);
+        if (status != TUTTI_OK || is_missing)
             return status;
         if (strcmp(text, TCP_OPEN_WAITING) != 0)
             return error_set(TUTTI_ERR_TIMEOUT, "%s", text);
@@ -181,9 +181,9 @@ enum tutti_status tcp_join(tcp_serve_fn *serve, void *store, const char *name,
                               .timeout_ms = options->timeout_ms};
     struct store_call call = {.op = STORE_ADD, .amount = 1};
     char text[JOIN_TEXT_BYTES];
-    bool is_over = false;
-    enum tutti_status status = join_look(&self, text, &is_over);
-    const bool tells = status == TUTTI_OK && !is_over;
+    bool is_missing = false;
+    enum tutti_status status = join_look(&self, text, &is_missing);
+    const bool tells = status == TUTTI_OK && !is_missing;
     if (tells) /* before it counts itself: the server deletes the key once all have */
         status = join_rank_tell(&self, self.rank, STORE_SET);
     if (status == TUTTI_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Chooses how a call on GPUs runs, of what enqueue.c has; and the back end's table of functions. */
+/* Chooses how a call on GPUs runs, of what enqueue.c has; and the back end's functions. */
 #include "base/error.h"
 #include "coll/request.h"
 #include "cpu/group.h"
