@@ -93,7 +93,11 @@ static bool serves(const struct comm *comm, struct card *card)
     if (!self.host || tutti_info("enabled", enabled, sizeof enabled) != TUTTI_OK ||
         strcmp(enabled, "no") == 0)
         return false;
-    return comm->rank != 0 || tutti_unique_id_create(&card->id) == TUTTI_OK;
+    if (comm->rank != 0 || tutti_unique_id_create(&card->id) == TUTTI_OK)
+        return true;
+    log_write(TUTTI_LOG_WARN, comm->rank, "MPI: MPI serves a communicator of %d ranks: %s",
+              comm->size, tutti_last_error());
+    return false;
 }
 
 /* True if all ranks are of one host and say that they serve. */

@@ -61,6 +61,7 @@ refused "no launcher has started the process" "$alone" - mpi: "$library" -
 refused "is not the MPI of" "$foreign" "$alone" - mpi: "$library" -
 refused "is not the MPI of" "$foreign" "$alone" - "mpi:$library"
 refused "was finalized" "$alone" - mpi: "$library" end
-RANK=0 WORLD_SIZE=2 "$alone" "$tmp/store1" mpi: "$library" >/dev/null 2>&1 &
+mkdir "$tmp/other" # two that start at once can both fail to make Open MPI's folder
+TMPDIR=$tmp/other RANK=0 WORLD_SIZE=2 "$alone" "$tmp/store1" mpi: "$library" >/dev/null 2>&1 &
 refused "MPI_COMM_WORLD" RANK=1 WORLD_SIZE=2 "$alone" "$tmp/store1" mpi: "$library"
 [[ $mpi != mpich ]] || refused "found 1 rank" PMIX_RANK=0 SLURM_NTASKS=2 "$alone" - mpi: "$library" -

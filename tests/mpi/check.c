@@ -446,7 +446,7 @@ static void late(MPI_Comm comm)
     for (int i = 0; i < 3; i++)
         MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, comm);
     if (world_rank == 1)
-        nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
+        nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
     const int code = MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, comm);
     failures += world_rank == 0 && code == MPI_SUCCESS;
 }
