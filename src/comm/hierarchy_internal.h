@@ -25,7 +25,7 @@ struct hierarchy_subtree {
     int host;
 };
 
-/* What the first ranks of the hosts tell each other of an operation, to find a mismatch. */
+/* What the first rank of a host tells that of the next one of an operation, to find a mismatch. */
 struct hierarchy_header {
     uint64_t sequence, signature;
     uint32_t parameter, unused;
@@ -62,9 +62,9 @@ struct hierarchy {
     struct fabric_transfer *transfers;
     int transfer_count, transfer_room;
     /* Of the first rank of a host: the headers of the last operation that has some. */
-    struct fabric_batch *header_batch; /* NULL: they have come */
-    struct hierarchy_header own_header, headers[TUTTI_MAX_RANKS];
-    struct request header_request; /* their operation, for the message */
+    struct fabric_batch *header_batch;               /* NULL: they have come */
+    struct hierarchy_header own_header, last_header; /* the latter of the host before this one */
+    struct request header_request;                   /* their operation, for the message */
 
     void *packets; /* of the process group: pg/wire.h; freed with the link. NULL: none */
 

@@ -2,9 +2,10 @@
 /*
  * What the operations of several hosts consist of: operations of the node, and lists of messages.
  *
- * The first ranks of the hosts exchange a header of each collective. They compare it while they
- * wait for anything, or before their next collective, so that the headers cost no wait of their
- * own.
+ * The first rank of a host sends a header of each collective to that of the next host in a ring. If
+ * not all hosts make the same call, some two neighbours differ, and the store tells the others. A
+ * rank compares the header while it waits for anything, or before its next collective, so that
+ * headers cost no wait of their own.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -145,20 +146,22 @@ static void add(struct hierarchy *self, int rank, int tag, bool is_send, void *b
 
 /* ---- headers --------------------------------------------------------------------------------- */
 
+/* The first rank of the host that lies `by` hosts behind this one. */
+static int neighbour(const struct hierarchy *self, int by)
+{
+    return hierarchy_rank(self, (self->host + self->hosts + by) % self->hosts, 0);
+}
+
 enum tutti_status hierarchy_headers_compare(struct hierarchy *self)
 {
-    const struct hierarchy_header *own = &self->own_header;
-    for (int host = 0; host < self->hosts; host++) {
-        const struct hierarchy_header *theirs = &self->headers[host];
-        if (host == self->host || memcmp(theirs, own, sizeof *own) == 0)
-            continue;
-        struct tutti_fault fault =
-            wait_fault(self->comm->peers, TUTTI_ERR_MISMATCH,
-                       PEERS_ELSEWHERE + hierarchy_rank(self, host, 0), &self->header_request);
-        fault.seen = signature_unpack(theirs->signature, theirs->parameter);
-        return peers_fail(self->comm->peers, &fault);
-    }
-    return TUTTI_OK;
+    const struct hierarchy_header *theirs = &self->last_header;
+    if (memcmp(theirs, &self->own_header, sizeof *theirs) == 0)
+        return TUTTI_OK;
+    struct tutti_fault fault =
+        wait_fault(self->comm->peers, TUTTI_ERR_MISMATCH, PEERS_ELSEWHERE + neighbour(self, -1),
+                   &self->header_request);
+    fault.seen = signature_unpack(theirs->signature, theirs->parameter);
+    return peers_fail(self->comm->peers, &fault);
 }
 
 enum tutti_status hierarchy_headers_start(struct hierarchy_state *state)
@@ -169,14 +172,10 @@ enum tutti_status hierarchy_headers_start(struct hierarchy_state *state)
     self->own_header = (struct hierarchy_header){.sequence = self->sequence,
                                                  .signature = request->signature,
                                                  .parameter = request->parameter};
-    for (int host = 0; host < self->hosts; host++) {
-        if (host == self->host)
-            continue;
-        const int rank = hierarchy_rank(self, host, 0);
-        add(self, rank, HIERARCHY_TAG_HEADER, true, &self->own_header, sizeof self->own_header);
-        add(self, rank, HIERARCHY_TAG_HEADER, false, &self->headers[host],
-            sizeof self->headers[host]);
-    }
+    add(self, neighbour(self, 1), HIERARCHY_TAG_HEADER, true, &self->own_header,
+        sizeof self->own_header);
+    add(self, neighbour(self, -1), HIERARCHY_TAG_HEADER, false, &self->last_header,
+        sizeof self->last_header);
     return hierarchy_start(state, &self->header_batch);
 }
 
@@ -185,7 +184,7 @@ bool hierarchy_headers_await(struct hierarchy_state *state)
     struct hierarchy *self = state->self;
     if (!self->header_batch)
         return false;
-    hierarchy_await(state, self->header_batch, hierarchy_elsewhere(self));
+    hierarchy_await(state, self->header_batch, neighbour(self, -1));
     self->header_batch = NULL;
     return true;
 }
@@ -326,7 +325,7 @@ static bool batch_poll(struct peers *peers, void *opaque)
     return !state->batch;
 }
 
-/* Whether headers have come that show a mismatch: then the ranks have failed. */
+/* Whether a header has come that shows a mismatch: then the ranks have failed. */
 static bool headers_look(struct hierarchy *self)
 {
     enum tutti_status status;

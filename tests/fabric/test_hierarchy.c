@@ -221,6 +221,13 @@ static int mismatch(struct ranks *ranks, int rank, tutti_store_t *store)
     const enum tutti_status status =
         rank < 3 ? sum(comm, 100, memory) : tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     RANKS_CHECK(status == TUTTI_ERR_MISMATCH);
+    failed = fault_is(ranks, rank, comm, TUTTI_ERR_MISMATCH, -1);
+    if (!failed) /* a host compares its call with that of one other host */
+        failed = join(ranks, rank, store, "ABCD", &comm);
+    if (failed)
+        return failed;
+    RANKS_CHECK(sum(comm, 10, memory) == TUTTI_OK);
+    RANKS_CHECK(sum(comm, rank == 2 ? 101 : 100, memory) == TUTTI_ERR_MISMATCH);
     return fault_is(ranks, rank, comm, TUTTI_ERR_MISMATCH, -1);
 }
 
