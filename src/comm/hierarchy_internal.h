@@ -18,6 +18,9 @@
 
 /* Up to here each host combines all of an all-reduce; of a longer one its share. */
 enum { HIERARCHY_ONE_HOP_BYTES = 16 * 1024 };
+/* From so many hosts on a short all-reduce exchanges in rounds. Tests set it, equal on all ranks.
+ */
+extern int hierarchy_rounds_from;
 
 /* The leaves `first` to first + count - 1 are a whole subtree, and all on one host. */
 struct hierarchy_subtree {
