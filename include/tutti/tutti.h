@@ -581,8 +581,8 @@ struct tutti_comm_options {
      * An operation calls `parallel` at most once, with up to `threads` tasks, 1 to
      * TUTTI_MAX_THREADS, fewer if all ranks' threads outnumber their cores. The library makes no
      * threads. Ranks may differ in both, or have neither: results have the same bits for every
-     * number of threads. Sends, receives, v-forms, ranks of several hosts, and groups of calls use
-     * the calling thread alone. Each of the most threads of a rank takes an arena of up to 1 MiB
+     * number of threads. Sends, receives, ranks of several hosts, and groups of calls use the
+     * calling thread alone. Each of the most threads of a rank takes an arena of up to 1 MiB
      * more. `progress` is called by task 0. A call from inside `parallel` gets CONCURRENT. */
     tutti_parallel_t parallel;
     void *parallel_context; /* borrowed until the destroy */

@@ -63,6 +63,8 @@ struct choice {
     enum tutti_algo algo;        /* its public name */
     bool zero_copy; /* CPU: use the operands where they lie if all ranks can reach them */
     bool direct;    /* the same, also those that only the kernel can reach */
+    /* Of a v-form on CPU: part `part` of up to `parts` of each block; 0 parts: all of it. */
+    uint8_t part, parts;
     struct choice_launch launch;
     const char *reason; /* a static sentence */
 };

@@ -4,7 +4,6 @@
  * function `parallel`, after all ranks have announced the operation or before: the other ranks have
  * as many threads as they like, and all get the same fault.
  */
-#include "comm/comm.h"
 #include "ranks.h"
 
 #include "tutti/openmp.h"
@@ -100,7 +99,6 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     float *data = calloc(COUNT, sizeof *data);
     char text[2048];
-    comm_threads_exceed_cores = true;
     RANKS_CHECK(data);
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &threads.comm) == TUTTI_OK);
     tutti_comm_describe(threads.comm, text, sizeof text);

@@ -66,7 +66,9 @@ struct announced {
 /* small.c; the bytes that a rank sends. */
 extern const struct algorithm cpu_small;
 size_t small_bytes(bool send_all, size_t block, int world_size);
-extern const struct algorithm cpu_pair;    /* pair.c: rooted, v-forms, send, receive */
+extern const struct algorithm cpu_pair; /* pair.c: rooted, v-forms, send, receive */
+extern const struct algorithm
+    cpu_pair_begun; /* the same behind pair_begin(): the first part of a v-form */
 extern const struct algorithm cpu_meeting; /* barrier.c: also operations without elements */
 extern const struct announced cpu_swap, cpu_pieces, cpu_two_shot, cpu_mesh;
 

@@ -22,6 +22,7 @@
 #include "base/point.h"
 #include "coll/coll.h"
 #include "cpu/algo/algo.h"
+#include "cpu/transport/chunk.h"
 
 /* A block has at least four pieces, so that a receiver copies one while the sender copies the next
  * one. But it is not cut into pieces shorter than this (2 ranks, 64 KiB, near: 1.6 us in one piece,
@@ -85,11 +86,14 @@ static void ends_find(const struct cpu_group *group, const struct request *reque
     }
 }
 
-/* Finds the blocks of an operand that concern these ranks. `many`: it has a block for each rank. */
-static void blocks_find(const struct request *request, bool many, const struct coll_blocks *given,
-                        struct rank_set ranks, struct pair_block *blocks)
+/* Finds the blocks of an operand that concern these ranks. `many`: it has a block for each rank.
+ * Returns the ranks whose blocks have nothing in this part of a v-form. */
+static struct rank_set blocks_find(const struct request *request, bool many,
+                                   const struct coll_blocks *given, struct rank_set ranks,
+                                   struct pair_block *blocks)
 {
     const bool varies = coll_rows[request->collective].varies;
+    struct rank_set absent = rank_set_none;
     size_t next = 0;
     for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
         struct pair_block *block = &blocks[r];
@@ -106,7 +110,11 @@ static void blocks_find(const struct request *request, bool many, const struct c
         block->at = (many ? coll_block_start(given, r, &next) : 0) * request->bytes;
         block->bytes = count * request->bytes;
         block->signature = signature_set_count(request->signature, count);
+        if (request->choice.parts &&
+            !block_cut(request->choice.part, request->choice.parts, &block->at, &block->bytes))
+            rank_set_add(&absent, r);
     }
+    return absent;
 }
 
 /* The root and its next partner measure their distance if the block is so long that they wait for
@@ -144,8 +152,11 @@ static void state_prepare(struct cpu_group *group, const struct request *request
         rank_set_add(&to, group->peers.rank);
         rank_set_add(&from, group->peers.rank);
     }
-    blocks_find(request, coll->send_all, &request->send_blocks, to, state->sent);
-    blocks_find(request, coll->recv_all, &request->recv_blocks, from, state->received);
+    state->to = rank_set_minus(
+        state->to, blocks_find(request, coll->send_all, &request->send_blocks, to, state->sent));
+    state->from =
+        rank_set_minus(state->from, blocks_find(request, coll->recv_all, &request->recv_blocks,
+                                                from, state->received));
     state->copies_own =
         state->sends && state->receives && !request->reduce &&
         state->received[group->peers.rank].bytes &&
@@ -598,6 +609,31 @@ static bool sends(const void *group, const struct request *request)
     (void)group;
     return request->collective != TUTTI_COLLECTIVE_RECV;
 }
+
+/* ---- the first part of a v-form -------------------------------------------------------------- */
+
+static enum tutti_status begun_start(void *opaque, struct request *request, void *memory)
+{
+    struct cpu_group *group = opaque;
+    struct pair_state *state = memory;
+    state_prepare(group, request, state);
+    state->probe.done = DISTANCE_PING_PONGS;
+    POINT("pair.entered");
+    return TUTTI_OK;
+}
+
+static enum tutti_status begun_run(void *group, struct request *request, tutti_stream_t stream)
+{
+    struct pair_state state;
+    (void)stream;
+    return operation_run(group, request, &state.base, begun_start, pair_step, true);
+}
+
+const struct algorithm cpu_pair_begun = {.state_bytes = sizeof(struct pair_state),
+                                         .start = begun_start,
+                                         .step = pair_step,
+                                         .run = begun_run,
+                                         .sends = sends};
 
 const struct algorithm cpu_pair = {.state_bytes = sizeof(struct pair_state),
                                    .start = pair_start,

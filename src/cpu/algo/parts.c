@@ -15,12 +15,6 @@
 #include "cpu/transport/chunk.h"
 #include "cpu/transport/pair.h"
 
-enum {
-    /* Of all blocks. (2 ranks, 16 threads each, 32 KiB: 4.3 us, in two parts 5.1; 256 KiB: 26.7 and
-     * 21.8.) */
-    PART_LEAST_BYTES = 32 * 1024,
-};
-
 int parts_count(const struct cpu_group *group, const struct choice_call *call,
                 const struct algorithm *plain)
 {
@@ -30,6 +24,8 @@ int parts_count(const struct cpu_group *group, const struct choice_call *call,
                         (plain == &cpu_pair && coll->peer == COLL_ROOT && !coll->varies);
     const size_t lines = call->bytes / LAYOUT_LINE;
     size_t parts = call->bytes * blocks / PART_LEAST_BYTES;
+    if (group->parts && coll->varies)
+        return group->parts->count;
     if (!group->parts || !is_cut)
         return 1;
     parts = parts < lines ? parts : lines;
@@ -41,18 +37,41 @@ const struct algorithm *parts_plain(const struct cpu_group *group, const struct 
 {
     if (request->choice.algo == TUTTI_ALGO_TWO_SHOT)
         return &cpu_two_shot.algorithm;
-    return coll_rows[request->collective].peer ? &cpu_pair : group->limits.one_hop;
+    const struct coll *coll = &coll_rows[request->collective];
+    return coll->peer || coll->varies ? &cpu_pair : group->limits.one_hop;
+}
+
+/* The most parts of a block of this rank's operand. */
+static int most_parts(const struct cpu_group *group, const struct request *request, bool many,
+                      const struct coll_blocks *blocks)
+{
+    size_t longest = many ? 0 : request->count;
+    for (int r = 0; many && blocks->counts && r < group->peers.size; r++) {
+        const size_t count = coll_block_count(blocks, r);
+        longest = count > longest ? count : longest;
+    }
+    return block_parts(longest * request->bytes, group->parts->count);
+}
+
+/* In how many parts this rank takes part. Of a v-form each block has its own number. */
+static int own_parts(const struct cpu_group *group, const struct request *request,
+                     const struct algorithm *plain)
+{
+    const struct coll *coll = &coll_rows[request->collective];
+    const struct choice_call call = {.collective = request->collective, .bytes = request->bytes};
+    if (!coll->varies)
+        return parts_count(group, &call, plain);
+    const int sent = most_parts(group, request, coll->send_all, &request->send_blocks);
+    const int received = most_parts(group, request, coll->recv_all, &request->recv_blocks);
+    return sent > received ? sent : received;
 }
 
 /* ---- an operation ---------------------------------------------------------------------------- */
 
-/* Elements [first, first + count) of every block. The part's operation has the number and the
- * history of the whole. */
+/* The part's operation has the number and the history of the whole. */
 static void part_prepare(const struct cpu_group *group, const struct request *whole,
-                         const struct algorithm *plain, size_t first, size_t count,
-                         struct part *part)
+                         const struct algorithm *plain, struct part *part)
 {
-    const size_t at = first * whole->element_bytes;
     struct cpu_group *own = part->group;
     /* The flags' numbers count the whole group's collectives, as pair_begin() has it. */
     const uint64_t between = group->peers.sequence - own->peers.sequence - 1;
@@ -61,13 +80,20 @@ static void part_prepare(const struct cpu_group *group, const struct request *wh
     order_store_relaxed_u64(&own->peers.sequence, group->peers.sequence - 1);
     own->counts.history = plain == &cpu_pair ? group->counts.history_before : group->counts.history;
     own->limits.pushes = group->limits.pushes && own->areas.exchange_bytes;
+    part->runs_in = own;
     part->status = TUTTI_OK;
     part->ended = false;
     part->request = *whole;
     part->request.choice.run = plain;
-    part->request.count = count;
     part->request.page = NULL;
     part->request.entry = NULL;
+}
+
+/* Elements [first, first + count) of every block. */
+static void part_cut(const struct request *whole, size_t first, size_t count, struct part *part)
+{
+    const size_t at = first * whole->element_bytes;
+    part->request.count = count;
     part->request.operands.send += at;
     part->request.operands.recv += at;
     if (whole->send)
@@ -76,12 +102,13 @@ static void part_prepare(const struct cpu_group *group, const struct request *wh
         part->request.recv = (unsigned char *)whole->recv + at;
 }
 
-/* Announces the whole operation, and prepares its parts. */
+/* Announces the whole operation, and prepares its parts. The first part of a v-form runs in the
+ * whole group, where a rank whose blocks are all short runs the whole operation. */
 static enum tutti_status begin(struct cpu_group *group, struct request *request)
 {
     const struct algorithm *plain = parts_plain(group, request);
-    const struct choice_call call = {.collective = request->collective, .bytes = request->bytes};
-    const int parts = parts_count(group, &call, plain);
+    const bool varies = coll_rows[request->collective].varies;
+    const int parts = own_parts(group, request, plain);
     const size_t chunk = chunk_elements(request->count, parts, request->element_bytes);
     struct cpu_parts *running = group->parts;
     const enum tutti_status status =
@@ -94,9 +121,19 @@ static enum tutti_status begin(struct cpu_group *group, struct request *request)
     for (running->used = 0; running->used < parts; running->used++) {
         struct part *part = &running->part[running->used];
         size_t first, count = chunk_of(request->count, chunk, running->used, &first);
-        if (!count)
+        if (!varies && !count)
             break;
-        part_prepare(group, request, plain, first, count, part);
+        part_prepare(group, request, plain, part);
+        if (!varies) {
+            part_cut(request, first, count, part);
+        } else {
+            part->request.choice.part = (uint8_t)running->used;
+            part->request.choice.parts = (uint8_t)running->count;
+        }
+    }
+    if (varies) {
+        running->part->runs_in = group;
+        running->part->request.choice.run = &cpu_pair_begun;
     }
     POINT("parts.entered");
     if (plain != &cpu_pair)
@@ -115,8 +152,8 @@ static enum tutti_status end(struct cpu_group *group)
     for (int i = 0; i < group->parts->used; i++) {
         const struct part *part = &group->parts->part[i];
         if (part->status != TUTTI_OK)
-            return order_load_acquire_u32(&part->group->peers.faults.failed) /* A4 pairs F4 */
-                       ? peers_fail(&group->peers, &part->group->peers.faults.fault)
+            return order_load_acquire_u32(&part->runs_in->peers.faults.failed) /* A4 pairs F4 */
+                       ? peers_fail(&group->peers, &part->runs_in->peers.faults.fault)
                        : peers_status(&group->peers, NULL);
     }
     return TUTTI_OK;
@@ -132,15 +169,15 @@ static void parts_take(void *argument, int task)
     (void)task;
     for (uint32_t i; (i = order_fetch_add_u32(&running->next, 1)) < (uint32_t)running->used;) {
         struct part *part = &running->part[i];
-        struct peers *peers = &part->group->peers;
-        peers->progress = progresses ? group->peers.progress : NULL;
-        peers->progress_context = group->peers.progress_context;
-        peers->progress_soon = progresses ? group->peers.progress_soon : NULL;
-        peers->progress_often = group->peers.progress_often;
-        part->status =
-            faults_stand(&group->peers.faults)
-                ? TUTTI_ERR_ABORTED
-                : part->request.choice.run->run(part->group, &part->request, TUTTI_STREAM_DEFAULT);
+        struct peers *peers = &part->runs_in->peers;
+        peers->progress = progresses ? running->progress : NULL;
+        peers->progress_context = running->progress_context;
+        peers->progress_soon = progresses ? running->progress_soon : NULL;
+        peers->progress_often = running->progress_often;
+        part->status = faults_stand(&group->peers.faults)
+                           ? TUTTI_ERR_ABORTED
+                           : part->request.choice.run->run(part->runs_in, &part->request,
+                                                           TUTTI_STREAM_DEFAULT);
     }
 }
 
@@ -148,15 +185,22 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
 {
     struct cpu_group *group = opaque;
     struct cpu_parts *running = group->parts;
+    struct peers *peers = &group->peers;
     const enum tutti_status status = begin(group, request);
     (void)stream;
     if (status != TUTTI_OK)
         return status;
     running->caller = thread_number();
+    running->progress = peers->progress;
+    running->progress_context = peers->progress_context;
+    running->progress_soon = peers->progress_soon;
+    running->progress_often = peers->progress_often;
     const int tasks = running->threads < running->used ? running->threads : running->used;
     if (running->parallel && tasks > 1)
         running->parallel(running->context, tasks, parts_take, group);
-    parts_take(group, 0); /* also if the application ran no task */
+    parts_take(group, 0);                /* also if the application ran no task */
+    peers->progress = running->progress; /* another thread may have run a part in the whole group */
+    peers->progress_soon = running->progress_soon;
     return end(group);
 }
 
@@ -178,7 +222,7 @@ static enum tutti_status start(void *opaque, struct request *request, void *stat
     for (int i = 0; i < group->parts->used; i++) {
         struct part *part = &group->parts->part[i];
         const enum tutti_status started =
-            part->request.choice.run->start(part->group, &part->request, part->state);
+            part->request.choice.run->start(part->runs_in, &part->request, part->state);
         if (started != TUTTI_OK)
             part_ended(part, started);
     }
@@ -208,7 +252,7 @@ static bool parts_look(struct peers *peers, void *state, enum wait_depth depth, 
     (void)state;
     for (int i = 0; i < running->used; i++) {
         const struct part *part = &running->part[i];
-        struct peers_wait wait = {.peers = &part->group->peers,
+        struct peers_wait wait = {.peers = &part->runs_in->peers,
                                   .request = &part->request,
                                   .peer = part->state->peer,
                                   .value = part->state->value,
@@ -233,7 +277,7 @@ static enum step_progress step(void *opaque, struct request *request, void *memo
         struct part *part = &group->parts->part[i];
         if (part->ended)
             continue;
-        if (part->request.choice.run->step(part->group, &part->request, part->state) == STEP_DONE)
+        if (part->request.choice.run->step(part->runs_in, &part->request, part->state) == STEP_DONE)
             part_ended(part, part->state->status);
         else
             busy = true;
@@ -252,7 +296,7 @@ static void leave_failed(void *opaque, const struct request *request, void *stat
     (void)request, (void)state;
     for (int i = 0; i < group->parts->used; i++) {
         const struct part *part = &group->parts->part[i];
-        direct_leave_failed(part->group, &part->request, part->state);
+        direct_leave_failed(part->runs_in, &part->request, part->state);
     }
 }
 

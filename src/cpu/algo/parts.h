@@ -14,6 +14,7 @@
 /* The groups of the parts, and the running operation. */
 struct part {
     struct cpu_group *group;
+    struct cpu_group *runs_in; /* that group, or the whole one */
     struct request request;
     enum tutti_status status;
     bool ended;
@@ -29,6 +30,11 @@ struct cpu_parts {
     int used;
     uint32_t next;   /* part that no thread has taken */
     uint32_t caller; /* thread_number() */
+    /* The whole group's, as the call began. */
+    int (*progress)(void *context);
+    void *progress_context;
+    const bool *progress_soon;
+    bool progress_often;
     struct part part[];
 };
 
