@@ -82,9 +82,26 @@ static const struct scenario scenarios[] = {
     {"calls a short one", NULL, TUTTI_ERR_MISMATCH, true, COUNT - 8},
 };
 
+/* The operation in which it happens is an all-reduce, or a v-form. */
+struct trial {
+    const struct scenario *scenario;
+    bool varies;
+};
+
+/* An all-gather whose other blocks have the usual length. */
+static enum tutti_status gather(float *data, size_t count, int rank, tutti_comm_t *comm,
+                                const struct tutti_call_options *call)
+{
+    size_t counts[3] = {COUNT, COUNT, COUNT};
+    counts[rank] = count;
+    return tutti_all_gather_v_with(data + (size_t)rank * COUNT, count, data, counts, NULL,
+                                   TUTTI_FLOAT32, comm, TUTTI_STREAM_DEFAULT, call);
+}
+
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    const struct scenario *scenario = ranks->context;
+    const struct trial *trial = ranks->context;
+    const struct scenario *scenario = trial->scenario;
     const bool is_victim = rank == VICTIM;
     struct rank_threads threads = {.scenario = is_victim ? scenario : NULL};
     struct tutti_comm_options options = {.struct_size = sizeof options,
@@ -97,7 +114,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         options.progress = progress;
         options.progress_context = &threads;
     }
-    float *data = calloc(COUNT, sizeof *data);
+    float *data = calloc((size_t)3 * COUNT, sizeof *data);
     char text[2048];
     RANKS_CHECK(data);
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &threads.comm) == TUTTI_OK);
@@ -111,6 +128,10 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         if (i == AT && !is_victim && scenario->happen == cancel)
             usleep(LATE_MS * 1000);
         const bool is_broadcast = i == AT - 1; /* of the lane PAIR */
+        if (i == AT && trial->varies) {
+            status = gather(data, count, rank, threads.comm, &call);
+            continue;
+        }
         status = is_broadcast ? tutti_broadcast(data, data, count, TUTTI_FLOAT32, 0, threads.comm,
                                                 TUTTI_STREAM_DEFAULT)
                               : tutti_all_reduce_with(data, data, count, TUTTI_FLOAT32, TUTTI_SUM,
@@ -153,16 +174,17 @@ int main(void)
     struct ranks *alone = ranks_create(1, 1, 0);
     failures += ranks_run(alone, refuse);
     ranks_destroy(alone);
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+    for (size_t i = 0; i < 2 * sizeof scenarios / sizeof *scenarios; i++) {
         struct ranks *ranks = ranks_create(3, 3, 0);
-        const struct scenario scenario = scenarios[i];
-        ranks->context = &scenario;
-        if (scenario.happen == kill_now)
+        const struct trial trial = {&scenarios[i / 2], i % 2};
+        ranks->context = &trial;
+        if (trial.scenario->happen == kill_now)
             ranks->expendable = 1 << VICTIM;
         const int failed = ranks_run(ranks, live);
         ranks_destroy(ranks);
         if (failed)
-            fprintf(stderr, "%s: failed\n", scenario.name);
+            fprintf(stderr, "%s, in %s: failed\n", trial.scenario->name,
+                    trial.varies ? "a v-form" : "an all-reduce");
         failures += failed;
     }
     return failures != 0;
