@@ -54,8 +54,8 @@ void bell_sleep(struct peers *peers, int peer, const uint32_t *word, uint32_t va
     order_fetch_add_u32(&arena->sleepers, 1);
     if (peers->membarrier)
         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
-    const struct peers *whole = peers->whole ? peers->whole : peers;
-    if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(&whole->faults.aborted))
+    const uint32_t *aborted = &peers_whole(peers)->faults.aborted;
+    if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(aborted))
         futex_sleep(&arena->bell, bell, slice);
     order_fetch_add_u32(&arena->sleepers, (uint32_t)-1);
 }

@@ -168,7 +168,7 @@ bool peers_check(struct peers *peers, int peer, bool life, struct tutti_fault *f
 void peers_exited(const struct peers *peers, struct rank_set *left, struct rank_set *dead)
 {
     *left = *dead = rank_set_none;
-    peers = peers->whole ? peers->whole : peers;
+    peers = peers_whole(peers);
     for (int r = 0; r < peers->size; r++) {
         if (r == peers->rank)
             continue;

@@ -92,6 +92,12 @@ struct peers {
     struct peers_copies copies;    /* equal on all ranks */
 };
 
+/* The peers that these are a part of, or themselves. */
+static inline struct peers *peers_whole(const struct peers *peers)
+{
+    return peers->whole ? peers->whole : (struct peers *)(uintptr_t)peers;
+}
+
 /* Whether a rank of another process may still let the kernel write into this one: enum
  * layout_touching. False once it has died. */
 bool peers_copies_into(const struct peers *peers, int rank);

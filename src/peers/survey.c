@@ -52,7 +52,7 @@ void peers_survey(struct peers *peers)
 
 void peers_awaits(struct peers *peers, int peer)
 {
-    peers = peers->whole ? peers->whole : peers;
+    peers = peers_whole(peers);
     struct record_page *record = peers->faults.record;
     uint32_t awaits = peer == peers->rank ? 0 : (uint32_t)peer + 1;
     order_store_relaxed_u32(&peers->own->awaits_ms, now_ms());
@@ -68,7 +68,7 @@ void peers_awaits(struct peers *peers, int peer)
 
 void peers_awaits_none(struct peers *peers)
 {
-    peers = peers->whole ? peers->whole : peers;
+    peers = peers_whole(peers);
     /* A rank that has failed keeps the word for ranks whose deadline comes a moment later. */
     if (!order_load_relaxed_u32(&peers->faults.failed))
         order_store_relaxed_u32(&peers->own->awaits, 0);
@@ -80,7 +80,7 @@ int peers_late_rank(const struct peers *peers, int peer)
 {
     const uint32_t now = now_ms();
     int rank = peer;
-    peers = peers->whole ? peers->whole : peers;
+    peers = peers_whole(peers);
     for (int i = 0; i < peers->size && rank != peers->rank; i++) {
         const struct layout_arena *arena = peers->arenas[rank];
         const uint32_t next = order_load_relaxed_u32(&arena->awaits);

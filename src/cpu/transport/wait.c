@@ -112,7 +112,7 @@ static bool logs_differ(const struct cpu_group *group, int peer, uint64_t before
 /* The group whose logs have all collectives. */
 static const struct cpu_group *logging(const struct cpu_group *group)
 {
-    return group->peers.whole ? cpu_group_of(group->peers.whole) : group;
+    return cpu_group_of(peers_whole(&group->peers));
 }
 
 /* A mismatch of this rank's operation with a peer's. `theirs` has come with the peer's history. */
