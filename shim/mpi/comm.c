@@ -39,9 +39,9 @@ static int key; /* of the attribute */
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* Asks for messages that the program does not send: that lets MPI make progress. A probe that finds
- * one may make none, so it goes on with the next tag. */
-static void probe(const struct comm *comm)
+/* Asks for messages that the program does not send. A probe that finds one may make no progress, so
+ * this goes on with the next tag. */
+void comm_probe(const struct comm *comm)
 {
     _Alignas(16) unsigned char status[MPI_STATUS_BYTES];
     int found = 1;
@@ -67,11 +67,11 @@ static int progress(void *context)
     }
     const int64_t away = begin - comm->probed, most = crowded ? away / 8 : away;
     comm->rests += away > REST_NS;
-    probe(comm);
+    comm_probe(comm);
     while (away > REST_NS && now - begin < most && now - begin < BURST_NS) {
         if (!wait_yield(&now))
             now = deadline_now();
-        probe(comm);
+        comm_probe(comm);
     }
     comm->probed = deadline_now();
     comm->progress_soon =

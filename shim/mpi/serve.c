@@ -173,9 +173,12 @@ static void serve_alltoall(struct serving *serving)
     blocks_finish(serving, &to);
 }
 
+/* What a peer has sent before the barrier, the MPI has taken behind it: a single MPI_Win_test() or
+ * MPI_Test() then finds it, as behind MPI's own barrier. */
 static void serve_barrier(struct serving *serving)
 {
     check(serving, tutti_barrier(serving->comm->tutti, NULL, 0, TUTTI_STREAM_DEFAULT));
+    comm_probe(serving->comm);
 }
 
 bool call_serve(const struct real *real, const struct call *call, int *code)

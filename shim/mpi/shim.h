@@ -79,6 +79,8 @@ struct comm {
 
 /* The communicator that serves a call; NULL if MPI does. Collective: the second call makes it. */
 struct comm *comm_find(const struct real *real, uintptr_t handle);
+/* Lets the MPI make progress. */
+void comm_probe(const struct comm *comm);
 
 /* ---- serve.c --------------------------------------------------------------------------------- */
 
