@@ -106,28 +106,30 @@ static void show_progress(struct bench *bench)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static const char *placement_name(const struct bench *bench)
+static const char *placement_name(const struct bench_config *config,
+                                  const struct bench_record *first)
 {
-    const struct bench_record *first = &bench->records[0];
-    if (bench->config->device == TUTTI_DEVICE_CUDA)
+    if (config->device == TUTTI_DEVICE_CUDA)
         return "gpu";
-    if (bench->config->ranks > bench->config->placement.cores)
+    if (config->launched.size)
+        return "launched";
+    if (config->ranks > config->placement.cores)
         return "oversubscribed";
     if (first->round_trip_ns <= 0)
-        return bench->config->ranks == 1 ? "near" : "unknown";
+        return config->ranks == 1 ? "near" : "unknown";
     return first->moved ? "moved" : ping_name(first->round_trip_ns);
 }
 
 /* Takes the times of the slowest rank, the wrong values of all ranks, and the spread of their
  * times. */
-static void join_ranks(const struct bench *bench, int place, struct bench_result *result)
+static void join_ranks(const struct bench_record *records, int ranks, int place,
+                       struct bench_result *result)
 {
     struct bench_timing *slowest = &result->timing[place];
     struct bench_spread *spread = &result->ranks[place];
     uint64_t wrong = 0, tuning_wrong[BENCH_TUNINGS] = {0};
-    const int ranks = bench->config->ranks;
     for (int rank = 0; rank < ranks; rank++) {
-        const struct bench_timing *timing = &bench->records[rank].timing[place];
+        const struct bench_timing *timing = &records[rank].timing[place];
         wrong += timing->wrong;
         for (int t = 0; t < BENCH_TUNINGS; t++)
             tuning_wrong[t] += timing->tuning_wrong[t];
@@ -141,32 +143,32 @@ static void join_ranks(const struct bench *bench, int place, struct bench_result
     memcpy(slowest->tuning_wrong, tuning_wrong, sizeof tuning_wrong);
 }
 
-static bool finish_row(struct bench *bench)
+bool bench_pass_on(const struct bench_config *config, const struct bench_listener *listener,
+                   const struct bench_record *records, int row)
 {
+    if (row < 0)
+        return !listener->begin || listener->begin(listener->context, records);
     struct bench_result result = {
-        .row = &bench->config->rows[bench->rows_done],
-        .algo = bench->records[0].algo,
-        .kernel = bench->records[0].kernel,
-        .placement = placement_name(bench),
-        .iterations = bench->records[0].iterations,
+        .row = &config->rows[row],
+        .algo = records[0].algo,
+        .kernel = records[0].kernel,
+        .placement = placement_name(config, &records[0]),
+        .iterations = records[0].iterations,
     };
     for (int place = 0; place < BENCH_PLACES; place++)
-        join_ranks(bench, place, &result);
-    bench->rows_done++;
-    return bench->listener->row(bench->listener->context, &result);
+        join_ranks(records, config->ranks, place, &result);
+    return listener->row(listener->context, &result);
 }
 
 /* Called when all ranks have reported their set-up, or the same row. A barrier separates the rows,
  * so that the records of two rows never mix. */
 static bool finish_round(struct bench *bench)
 {
-    bool ok = true;
     clear_progress(bench);
-    if (bench->begun)
-        ok = finish_row(bench);
-    else
-        ok = bench->begun = !bench->listener->begin ||
-                            bench->listener->begin(bench->listener->context, bench->records);
+    const bool ok = bench_pass_on(bench->config, bench->listener, bench->records,
+                                  bench->begun ? bench->rows_done : -1);
+    bench->rows_done += bench->begun;
+    bench->begun = true;
     bench->received = 0;
     bench->row_began = clock_seconds();
     return ok;
@@ -316,5 +318,5 @@ bool bench_run(const struct bench_config *config, const struct bench_listener *l
         .config = config, .listener = listener, .pipe = {-1, -1}, .dead = TUTTI_MAX_RANKS};
     bool ok = prepare(&bench) && start(&bench) && watch(&bench);
     finish(&bench);
-    return ok;
+    return ok && (!listener->end || listener->end(listener->context));
 }

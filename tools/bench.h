@@ -2,11 +2,13 @@
 /*
  * tutti bench: bench_report.c is the command and its report, bench_options.c reads the command
  * line, bench_rows.c completes what it asks for, bench.c starts the ranks and watches them,
- * bench_rank.c is one rank (by bench_cpu.c, or bench_gpu.c with a GPU), bench_table.c prints the
- * table. For tutti tune the same ranks measure tuning files in turn.
+ * bench_launched.c is for ranks that a launcher has started, bench_rank.c is one rank (by
+ * bench_cpu.c, or bench_gpu.c with a GPU), bench_table.c prints the table. For tutti tune the same
+ * ranks measure tuning files in turn.
  *
  * The ranks are children of the tool or, with --threads, threads of one child. All of them measure
- * the same list of rows. After each row a rank writes one record to the pipe that they share.
+ * the same list of rows. After each row a rank writes one record to the pipe that they share. Under
+ * a launcher each rank is a tool of its own, and rank 0 gathers the records.
  */
 #ifndef TUTTI_TOOL_BENCH_H
 #define TUTTI_TOOL_BENCH_H
@@ -34,6 +36,13 @@ enum { BENCH_UNTIL_STEADY = -1 };
 enum { BENCH_COUNTS = 64, BENCH_SIZES = 1000000, BENCH_TUNINGS = 8 };
 
 typedef void bench_visit_fn(tutti_comm_t *comm, void *context);
+
+/* What a launcher says of this process, which is one of its ranks. */
+struct bench_launched {
+    const char *name; /* of the launcher */
+    int rank, size;   /* size 0: the tool starts the ranks */
+    int local_size;   /* ranks of this host; -1: unknown */
+};
 
 struct bench_config {
     enum tutti_collective collective;
@@ -79,10 +88,13 @@ struct bench_config {
     int threads_per_rank;        /* on CPU; 0: the calling one alone */
     int max_blocks;              /* of a kernel of the library; 0: no limit */
     bool vs_nccl;                /* measure NCCL in alternation */
-    bool copy_engine;            /* move blocks by copy engines; the buffers are symmetric */
-    bool beside;                 /* measure a matrix product and the collective beside each other */
-    int streams;                 /* streams; the operations alternate between them */
-    bool one_place;              /* measure out of place only */
+    bool vs_mpi;                 /* measure the launcher's MPI in alternation, on CPU */
+    const char *fabric;          /* URL; NULL: as bench_launched.c decides */
+    struct bench_launched launched;
+    bool copy_engine; /* move blocks by copy engines; the buffers are symmetric */
+    bool beside;      /* measure a matrix product and the collective beside each other */
+    int streams;      /* streams; the operations alternate between them */
+    bool one_place;   /* measure out of place only */
     int tuning_count; /* tuning files, each with its own communicator, measured in alternation */
     const char *tunings[BENCH_TUNINGS]; /* their paths */
     bool share;                         /* all ranks have device 0 */
@@ -98,6 +110,10 @@ struct bench_config {
     int row_count;
 };
 
+/* Takes a launcher's ranks, unless this process is to start some of its own. Ends the program after
+ * a message if options do not fit. */
+struct argp_state;
+void bench_launched_check(struct argp_state *state, struct bench_config *config);
 /* Reads the command line and completes the configuration. A wrong command line ends the program.
  * False after a message. */
 bool bench_config_init(struct bench_config *config, int argc, char **argv);
@@ -116,6 +132,8 @@ bool bench_pushes(const struct bench_config *config);
 const char *bench_name(const struct bench_config *config);
 /* Number of places to measure: 1 if there are no operands, or if they may not overlap. */
 int bench_places(const struct bench_config *config);
+/* Whether the place's operands are one buffer: beside MPI a broadcast's always, as MPI has it. */
+bool bench_is_in_place(const struct bench_config *config, int place);
 /* The row's operation as text. NULL: it has none. */
 const char *bench_op_name(const struct bench_config *config, const struct bench_row *row);
 /* A file of results so far: {"machine", "commit", "date", "command"}. `gpus`: "4 H200", or NULL. */
@@ -135,7 +153,8 @@ struct reference bench_reference(const struct bench_config *config, int index,
 /* X(name, text): what is measured in addition to the library. */
 #define BENCH_RIVAL_MAP(X)                                                                         \
     X(NCCL, "nccl")                                                                                \
-    X(NCCL_SYMMETRIC, "nccl_symmetric")
+    X(NCCL_SYMMETRIC, "nccl_symmetric")                                                            \
+    X(MPI, "mpi")
 
 enum bench_rival {
 #define BENCH_RIVAL_ENUM(name, text) BENCH_##name,
@@ -173,7 +192,7 @@ struct bench_record {
     int row;
     enum tutti_status status; /* BENCH_ERROR */
     int pid;                  /* BENCH_READY */
-    char device[128];         /* BENCH_READY, of a GPU */
+    char device[128];         /* BENCH_READY, of a GPU; of a launcher's rank its host */
     int nccl;                 /* BENCH_READY: NCCL's version, 0 if it is not measured */
     double setup_ms;          /* BENCH_READY */
     double round_trip_ns; /* rank 0's BENCH_ROW: the larger of two, before and after; 0: unknown */
@@ -209,7 +228,11 @@ struct bench_rank {
     struct bench_shared *shared;
     const char *store_url;
     int rank;
-    int pipe;
+    int pipe; /* -1: the ranks are a launcher's */
+    struct tutti_fabric *fabric;
+    /* Of a launcher's rank: takes a record, with those of all ranks. Collective. */
+    bool (*gather)(void *context, tutti_comm_t *comm, const struct bench_record *record);
+    void *context;
 };
 
 /* Runs all rows as one rank. False after an error, which was reported through the pipe. */
@@ -225,18 +248,19 @@ struct bench_result {
     const struct bench_row *row;
     enum tutti_algo algo;
     const char *kernel;    /* "" on CPU */
-    const char *placement; /* "near", "far", "moved", "oversubscribed", "unknown" */
+    const char *placement; /* "near", "far", "moved", "oversubscribed", "launched", "unknown" */
     int iterations;
     struct bench_timing timing[BENCH_PLACES];
     struct bench_spread ranks[BENCH_PLACES];
 };
 
-/* Receives the results. The first two functions return false, after a message, to end the
- * measurement. */
+/* Receives the results. The first functions return false, after a message, to end the
+ * measurement, or because it has failed. */
 struct bench_listener {
     void *context;
     bool (*begin)(void *context, const struct bench_record *ready); /* by rank; may be NULL */
     bool (*row)(void *context, const struct bench_result *result);
+    bool (*end)(void *context); /* after the last row; may be NULL */
     /* Gets the failure, of which then no message is printed. NULL: a message is. `status` is
      * TUTTI_OK if a rank ended without an error. */
     void (*failed)(void *context, int rank, enum tutti_status status, const char *text);
@@ -246,15 +270,22 @@ struct bench_listener {
  * not opened CUDA. False after a message. */
 bool bench_run(const struct bench_config *config, const struct bench_listener *listener);
 
+/* The same in a process that a launcher has started as a rank. Rank 0's listener gets the results.
+ */
+bool bench_run_launched(const struct bench_config *config, const struct bench_listener *listener);
+/* Passes the records of all ranks on: those of a row, or of the set-up if `row` is -1. */
+bool bench_pass_on(const struct bench_config *config, const struct bench_listener *listener,
+                   const struct bench_record *records, int row);
+
 /* Writes "4 H200", the number and model of the ranks' GPUs. The record of a rank's set-up has
  * "device 0 0000:01:00.0 NVIDIA H200". */
 void bench_name_gpus(const struct bench_config *config, const struct bench_record *ready,
                      char *text, size_t capacity);
 
 /* The table: a head, then a row for each size, or with --long for each size and place. `ready`: the
- * ranks' first records. `nccl`: its version, "" if it is not measured. */
+ * ranks' first records. `rival`: its name and version, "" if it is not measured. */
 void table_begin(const struct bench_config *config, const struct bench_record *ready,
-                 const char *nccl);
+                 const char *rival);
 void table_row(const struct bench_config *config, const struct bench_result *result);
 
 bool bench_is_gpu(const struct bench_config *config);

@@ -2,11 +2,14 @@
 /* The benchmark's engine of CPU ranks: for each place a check, a warm-up and timed operations. */
 #include "bench_rank.h"
 #include "collective_call.h"
+#include "mpi_calls.h"
+#include "reference.h"
 #include "stats.h"
 #include "tool.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Without --iters: the target time for one place of one row, the time after which it ends early,
  * and the bounds of the number of operations. */
@@ -17,6 +20,11 @@ enum { LEAST_ITERATIONS = 20, MOST_ITERATIONS = 100000 };
  * steady_share of the best earlier batch, or after most_warmup_seconds. */
 static const double batch_seconds = 0.002, steady_share = 0.97, most_warmup_seconds = 0.2;
 enum { STEADY_BATCHES = 5 };
+
+/* Beside MPI: rounds of each library, and the target time of one. */
+static const double round_seconds = 0.01;
+enum { ROUNDS = 11 };
+enum { BY_TUTTI, BY_MPI, WAYS };
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
@@ -156,6 +164,8 @@ struct cpu_measure {
     size_t next_slot;
     unsigned operations; /* of a collective with a root, so far: the roots take turns */
     double *samples;
+    bool has_mpi; /* MPI is measured beside the row */
+    bool by_mpi;  /* MPI runs the operations */
 };
 
 static struct cpu_measure *of(struct measure *base)
@@ -181,6 +191,28 @@ static bool meet(struct measure *base)
     return measure_status(base, tutti_barrier(base->comm, NULL, 0, TUTTI_STREAM_DEFAULT));
 }
 
+static bool meet_mpi(struct measure *base)
+{
+    return mpi_calls_barrier() || measure_fail(base, TUTTI_ERR_SYSTEM, "%s", library_error());
+}
+
+static enum tutti_status run_mpi(struct cpu_measure *measure, const char *send, char *recv,
+                                 int root)
+{
+    struct measure *base = &measure->base;
+    const struct mpi_call call = {.which = base->config->collective,
+                                  .send = send,
+                                  .recv = recv,
+                                  .count = base->row->count,
+                                  .dtype = base->row->dtype,
+                                  .op = base->row->op,
+                                  .root = root};
+    if (mpi_calls_run(&call))
+        return TUTTI_OK;
+    measure_fail(base, TUTTI_ERR_SYSTEM, "%s", library_error());
+    return TUTTI_ERR_SYSTEM;
+}
+
 /* Runs one operation of the row. A cold one uses the next slot. */
 static enum tutti_status run_once(struct cpu_measure *measure)
 {
@@ -190,29 +222,65 @@ static enum tutti_status run_once(struct cpu_measure *measure)
     if (which == TUTTI_COLLECTIVE_BARRIER)
         return tutti_barrier(base->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     const size_t slot = measure->next_slot++;
-    operands_find(&base->operands, base->place == BENCH_IN_PLACE,
+    const int root = collectives[which].rooted ? next_root(measure) : 0;
+    operands_find(&base->operands, bench_is_in_place(base->config, base->place),
                   buffers_send(&measure->buffers, slot), buffers_recv(&measure->buffers, slot),
                   &send, &recv);
+    if (measure->by_mpi)
+        return run_mpi(measure, send, recv, root);
     return collective_call(which, send, recv, base->counts.wide, base->row->dtype, measure_op(base),
-                           collectives[which].rooted ? next_root(measure) : 0, base->comm,
-                           base->options.flags ? &base->options : NULL);
+                           root, base->comm, base->options.flags ? &base->options : NULL);
 }
 
 /* ---- correctness ----------------------------------------------------------------------------- */
 
-static bool check(struct measure *base, struct bench_timing *timing)
+static bool check_one(struct measure *base, uint64_t *wrong)
 {
     struct cpu_measure *measure = of(base);
     struct operands *operands = &base->operands;
     buffers_lend(&measure->buffers, operands);
-    operands_find(operands, base->place == BENCH_IN_PLACE, operands->buffers[0],
+    operands_find(operands, bench_is_in_place(base->config, base->place), operands->buffers[0],
                   operands->buffers[1], &operands->send, &operands->recv);
     operands->root = root_of(measure);
     measure->next_slot = 0;
     return operands_spoil(operands) && operands_write(operands) &&
-           measure_status(base, run_once(measure)) &&
-           operands_check_result(operands, &timing->wrong) &&
-           operands_check_input(operands, &timing->wrong);
+           measure_status(base, run_once(measure)) && operands_check_result(operands, wrong) &&
+           operands_check_input(operands, wrong);
+}
+
+/* MPI's additions have an order of their own, so its inputs have sums that are equal in any order.
+ * Which zero a minimum or maximum of floats is, MPI leaves open: those are not checked. */
+static bool check_mpi(struct measure *base)
+{
+    struct cpu_measure *measure = of(base);
+    const struct bench_row *row = base->row;
+    const bool exact = base->operands.reference.exact;
+    const bool open = collectives[base->config->collective].reduces &&
+                      (row->op == TUTTI_MIN || row->op == TUTTI_MAX) &&
+                      reference_is_float(row->dtype);
+    const char *op = bench_op_name(base->config, row);
+    uint64_t wrong = 0;
+    measure->has_mpi = mpi_calls_serve(base->config->collective, row->dtype, row->op, row->count);
+    if (!measure->has_mpi || open || !base->config->check)
+        return true;
+    measure->by_mpi = base->operands.reference.exact = true;
+    const bool ok = check_one(base, &wrong) && meet_mpi(base);
+    measure->by_mpi = false;
+    base->operands.reference.exact = exact;
+    if (!ok || !measure_status(base, tutti_all_reduce(&wrong, &wrong, 1, TUTTI_UINT64, TUTTI_SUM,
+                                                      base->comm, TUTTI_STREAM_DEFAULT)))
+        return false;
+    measure->has_mpi = !wrong;
+    if (wrong && base->self->rank == 0)
+        tool_fail("%s: %llu wrong elements in its %s of %zu bytes, %s, %s; left out there",
+                  mpi_calls_version(), (unsigned long long)wrong, bench_name(base->config),
+                  row->bytes, tutti_dtype_name(row->dtype), op ? op : "moved as bytes");
+    return true;
+}
+
+static bool check(struct measure *base, struct bench_timing *timing)
+{
+    return check_one(base, &timing->wrong);
 }
 
 /* Writes the inputs of the timed operations: ordinary numbers in every slot. For a cold measurement
@@ -261,6 +329,13 @@ static int operations_in(double seconds, double each, int least, int most)
     return fit < least ? least : fit > most ? most : (int)fit;
 }
 
+/* Rank 0 announces a number to all. A rank that waits in Tutti may make no progress in MPI, so
+ * MPI's operations end first. */
+static bool agree(struct cpu_measure *measure, int *value)
+{
+    return (!measure->by_mpi || meet_mpi(&measure->base)) && measure_agree(&measure->base, value);
+}
+
 /* Runs batches until the last few were not faster than the best earlier one by more than a few
  * percent. The first thousands of operations of a row are slower: memory is touched for the first
  * time, and cores wake up. */
@@ -275,23 +350,23 @@ static bool settle_times(struct cpu_measure *measure, double *each)
         best = best > 0 && best < *each ? best : *each;
         bool over = clock_seconds() - begin > most_warmup_seconds || without_gain >= STEADY_BATCHES;
         count = over ? 0 : operations_in(batch_seconds, *each, 1, MOST_ITERATIONS);
-        ok = ok && measure_agree(&measure->base, &count);
+        ok = ok && agree(measure, &count);
     }
     return ok;
 }
 
-/* Finds the number of operations to time. */
-static bool warm_up(struct cpu_measure *measure, int *iterations)
+/* Finds the number of operations to time. *each is the time of one. */
+static bool warm_up(struct cpu_measure *measure, int *iterations, double *each)
 {
     const struct bench_config *config = measure->base.config;
     const int fixed = config->iterations == 0 && config->warmup == 0 ? 1 : config->warmup;
-    double each = 0;
-    bool ok = config->warmup == BENCH_UNTIL_STEADY ? settle_times(measure, &each)
-                                                   : run_batch(measure, fixed, &each);
+    *each = 0;
+    bool ok = config->warmup == BENCH_UNTIL_STEADY ? settle_times(measure, each)
+                                                   : run_batch(measure, fixed, each);
     *iterations = config->iterations
                       ? config->iterations
-                      : operations_in(row_seconds, each, LEAST_ITERATIONS, MOST_ITERATIONS);
-    return ok && measure_agree(&measure->base, iterations);
+                      : operations_in(row_seconds, *each, LEAST_ITERATIONS, MOST_ITERATIONS);
+    return ok && agree(measure, iterations);
 }
 
 /* Times operations, a batch at a time. Adds to *spent_us and to the samples. */
@@ -313,14 +388,59 @@ static bool time_batches(struct cpu_measure *measure, int batch, int count, size
     return measure_status(&measure->base, status);
 }
 
+/* Operations of both libraries in turn: rounds of at most round_seconds. The time of an operation
+ * is the median of the rounds, each of its slowest rank. */
+static bool time_beside(struct measure *base, struct bench_timing *timing, int *iterations)
+{
+    struct cpu_measure *measure = of(base);
+    const int asked = base->config->iterations;
+    double us[WAYS][ROUNDS], each = 0;
+    int counts[WAYS];
+    bool ok = true;
+    prepare(measure);
+    for (int way = 0; way < WAYS && ok; way++) {
+        measure->by_mpi = way == BY_MPI;
+        ok = meet_mpi(base) && meet(base) && warm_up(measure, &counts[way], &each);
+        if (!asked)
+            counts[way] = operations_in(round_seconds, each, 1, MOST_ITERATIONS);
+        else
+            counts[way] = asked / ROUNDS ? asked / ROUNDS : 1;
+        ok = ok && agree(measure, &counts[way]);
+    }
+    for (int i = 0; i < WAYS * ROUNDS && ok; i++) {
+        measure->by_mpi = i % WAYS == BY_MPI;
+        ok = meet_mpi(base) && meet(base) && run_batch(measure, counts[i % WAYS], &each);
+        us[i % WAYS][i / WAYS] = each * 1e6;
+    }
+    measure->by_mpi = false;
+    if (!ok || !meet_mpi(base) || !meet(base))
+        return false;
+    timing->own_us = stats_of(us[BY_TUTTI], ROUNDS).mean;
+    if (!measure_status(base, tutti_all_reduce(us, us, (size_t)WAYS * ROUNDS, TUTTI_FLOAT64,
+                                               TUTTI_MAX, base->comm, TUTTI_STREAM_DEFAULT)))
+        return false;
+    const struct stats ours = stats_of(us[BY_TUTTI], ROUNDS);
+    timing->mean_us = ours.mean;
+    timing->p50_us = ours.p50;
+    timing->p99_us = ours.p99;
+    timing->rival_us[BENCH_MPI] = stats_of(us[BY_MPI], ROUNDS).p50;
+    *iterations = counts[BY_TUTTI] * ROUNDS;
+    return true;
+}
+
 /* Beside other load an operation can take a thousand times as long as in the warm-up. So the
  * operations that the warm-up has planned come in parts, and after most_row_seconds none begins. */
 static bool time_place(struct measure *base, struct bench_timing *timing, int *iterations)
 {
     struct cpu_measure *measure = of(base);
+    double each;
+    if (base->config->vs_mpi && !check_mpi(base))
+        return false;
+    if (measure->has_mpi)
+        return time_beside(base, timing, iterations);
     if (bench_collective(base->config)->data)
         prepare(measure);
-    bool ok = warm_up(measure, iterations);
+    bool ok = warm_up(measure, iterations, &each);
     int batch = batch_of(base->config, base->row, *iterations);
     int done = 0, next = base->config->iterations ? *iterations : LEAST_ITERATIONS;
     size_t samples = 0;
@@ -394,10 +514,15 @@ static bool end_row(struct measure *base, struct bench_record *record)
     return true;
 }
 
-/* The ranks are bound before the library has threads and memory. */
+/* The ranks are bound before the library has threads and memory. A launcher's rank names its host.
+ */
 static bool bind(struct measure *base, struct bench_record *ready)
 {
-    (void)ready;
+    const char *host = getenv("TUTTI_HOST_ID");
+    if (base->config->launched.size && host && *host)
+        snprintf(ready->device, sizeof ready->device, "%s", host);
+    else if (base->config->launched.size)
+        gethostname(ready->device, sizeof ready->device - 1);
     return placement_bind(&base->config->placement, base->self->rank) ||
            measure_fail(base, TUTTI_ERR_SYSTEM, "%s", tutti_last_error());
 }

@@ -46,6 +46,7 @@ enum {
     OPTION_ROW,
     OPTION_TOKENS,
     OPTION_QUANT,
+    OPTION_FABRIC,
 };
 
 /* The collectives of collective.h. */
@@ -97,8 +98,13 @@ static const struct argp_option options[] = {
      0},
     {0, 0, 0, 0, "Who takes part:", 2},
     {"ranks", 'n', "N", 0,
-     "Ranks, 1 to 64 (default: one for each core, at least 2; or one for each GPU). nccl-tests' -n "
-     "is --iters",
+     "Ranks, 1 to 64 (default: those that a launcher has started, such as mpirun; else one for "
+     "each "
+     "core, at least 2, or for each GPU). nccl-tests' -n is --iters",
+     0},
+    {"fabric", OPTION_FABRIC, "URL", 0,
+     "What joins a launcher's ranks on several hosts (default mpi:, the launcher's MPI, unless it "
+     "is torchrun). mpi:PATH names a library",
      0},
     {"device", OPTION_DEVICE, "NAME", 0, "cpu (default) or cuda: one GPU a rank, 2 to 8", 0},
     {"ranks-as", OPTION_RANKS_AS, "KIND", 0, "processes (default), or threads of one process", 0},
@@ -134,7 +140,7 @@ static const struct argp_option options[] = {
      "openmpi, openmpi5, mpich, mpich5, intelmpi, gloo, joined by commas, or all: measure the same "
      "collective of theirs too (gloo: all_reduce alone), in turn with ours, as `make bench` builds "
      "them. With --device cuda nccl, with ordinary and with symmetric buffers; what it has no "
-     "collective for, by grouped messages",
+     "collective for, by grouped messages. mpi: the MPI of the launcher that has started the ranks",
      0},
     {"seconds", OPTION_SECONDS, "N", 0, "End after this time (default: 10 for each rival)", 0},
     {"both", OPTION_BOTH, 0, 0, "Go on until the cores have been both near and far", 0},
@@ -276,10 +282,13 @@ static void vs_argument(struct argp_state *state, char *text, struct bench_confi
 {
     const char *bad;
     config->vs_nccl = strcmp(text, "nccl") == 0;
+    config->vs_mpi = strcmp(text, "mpi") == 0;
     config->vs_libraries = 0;
-    if (!config->vs_nccl && !vs_parse(text, &config->vs_libraries, &bad))
-        argp_error(state, "--vs: '%s' is no rival: give %s or all, or with --device cuda nccl", bad,
-                   vs_names());
+    if (!config->vs_nccl && !config->vs_mpi && !vs_parse(text, &config->vs_libraries, &bad))
+        argp_error(state,
+                   "--vs: '%s' is no rival: give %s or all, with --device cuda nccl, or under a "
+                   "launcher mpi",
+                   bad, vs_names());
 }
 
 /* Options of all_reduce_rms_norm. */
@@ -346,6 +355,9 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
             argp_error(state, "--beside: '%s' is unknown: give gemm", text);
         config->beside = true;
         return 0;
+    case OPTION_FABRIC:
+        config->fabric = text;
+        return 0;
     case OPTION_VS:
         vs_argument(state, text, config);
         return 0;
@@ -393,11 +405,9 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         config->wait_seconds = (double)config->timeout_ms * 1e-3 + ALLOWANCE_SECONDS;
         return 0;
     case OPTION_JSON:
-        results_argument(state, "--json", text);
         config->json_path = text;
         return 0;
     case OPTION_CSV:
-        results_argument(state, "--csv", text);
         config->csv_path = text;
         return 0;
     case OPTION_LONG:
@@ -484,8 +494,8 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         argp_error(state, "--threads-per-rank needs --device cpu");
     if (config->beside && !config->graph)
         argp_error(state, "--beside needs --graph: calls one by one would not fill the time");
-    if (config->osu &&
-        (config->long_rows || config->vs_nccl || config->vs_libraries || config->beside))
+    if (config->osu && (config->long_rows || config->vs_nccl || config->vs_mpi ||
+                        config->vs_libraries || config->beside))
         argp_error(state, "--style osu has no place for more columns: leave out %s",
                    config->long_rows ? "--long"
                    : config->beside  ? "--beside"
@@ -633,12 +643,25 @@ static bool any_defined(const struct bench_config *config)
     return false;
 }
 
+/* Rank 0 alone writes the results. */
+static void check_files(struct argp_state *state, struct bench_config *config)
+{
+    if (config->json_path && config->csv_path && strcmp(config->json_path, config->csv_path) == 0)
+        argp_error(state, "--json and --csv: both write '%s'", config->csv_path);
+    if (config->launched.rank != 0)
+        config->json_path = config->csv_path = NULL;
+    if (config->json_path)
+        results_argument(state, "--json", config->json_path);
+    if (config->csv_path)
+        results_argument(state, "--csv", config->csv_path);
+}
+
 static void check_together(struct argp_state *state)
 {
     struct bench_config *config = state->input;
     count_threads_and_gpus(state, config);
-    if (config->json_path && config->csv_path && strcmp(config->json_path, config->csv_path) == 0)
-        argp_error(state, "--json and --csv: both write '%s'", config->csv_path);
+    bench_launched_check(state, config);
+    check_files(state, config);
     check_norm(state);
     check_collective(state);
     check_device(state, config);
@@ -731,7 +754,7 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv)
     bench_config_command(config, argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, config))
         return false;
-    int asked = config->threads_given ? 0 : config->ranks;
+    const int asked = config->threads_given ? 0 : config->ranks;
     if (!results_take_output(config->json_path) || !results_take_output(config->csv_path) ||
         !bench_config_complete(config))
         return false;

@@ -30,7 +30,7 @@ bool measure_status(struct measure *measure, enum tutti_status status)
     return !status || measure_fail(measure, status, "%s", tutti_last_error());
 }
 
-static bool send_record(const struct bench_rank *self, const struct bench_record *record)
+static bool write_record(const struct bench_rank *self, const struct bench_record *record)
 {
     return write(self->pipe, record, sizeof *record) == (ssize_t)sizeof *record;
 }
@@ -42,7 +42,20 @@ static void send_error(const struct bench_rank *self, int row, enum tutti_status
         .kind = BENCH_ERROR, .rank = self->rank, .row = row, .status = status};
     snprintf(record.message, sizeof record.message, "%s",
              *message ? message : tutti_status_text(status));
-    send_record(self, &record);
+    if (self->gather)
+        tool_fail("rank %d: %s: %s", self->rank, tutti_status_name(status), record.message);
+    else
+        write_record(self, &record);
+}
+
+static bool send_record(struct measure *measure, const struct bench_record *record)
+{
+    const struct bench_rank *self = measure->self;
+    if (self->gather)
+        return self->gather(self->context, measure->comm, record) ||
+               measure_fail(measure, TUTTI_ERR_SYSTEM, "%s", tutti_last_error());
+    return write_record(self, record) ||
+           measure_fail(measure, TUTTI_ERR_SYSTEM, "the pipe to the parent is closed");
 }
 
 /* ---- for the engines ------------------------------------------------------------------------- */
@@ -85,6 +98,7 @@ bool measure_comm(struct measure *measure, const char *name, tutti_comm_t **comm
         .programmatic_launch = config->pdl,
         .max_blocks = config->max_blocks,
         .threads = config->threads_per_rank,
+        .fabric = measure->self->fabric,
     };
     if (config->threads_per_rank) {
         /* OpenMP reads these when it is loaded. */
@@ -100,6 +114,9 @@ bool measure_comm(struct measure *measure, const char *name, tutti_comm_t **comm
 bool measure_agree(struct measure *measure, int *value)
 {
     atomic_int *shared = &measure->self->shared->iterations;
+    if (measure->config->launched.size)
+        return measure_status(measure, tutti_broadcast(value, value, 1, TUTTI_INT32, 0,
+                                                       measure->comm, TUTTI_STREAM_DEFAULT));
     if (measure->self->rank == 0)
         atomic_store(shared, *value);
     if (!measure->engine->meet(measure))
@@ -167,10 +184,8 @@ static bool run_rows(struct measure *measure, int *row)
     const struct bench_rank *self = measure->self;
     for (*row = 0; *row < self->config->row_count; (*row)++) {
         struct bench_record record = {.kind = BENCH_ROW, .rank = self->rank, .row = *row};
-        if (!run_row(measure, *row, &record))
+        if (!run_row(measure, *row, &record) || !send_record(measure, &record))
             return false;
-        if (!send_record(self, &record))
-            return measure_fail(measure, TUTTI_ERR_SYSTEM, "the pipe to the parent is closed");
     }
     /* No rank leaves while another one is in its last operation. */
     return measure->engine->meet(measure);
@@ -228,7 +243,8 @@ bool bench_rank_run(const struct bench_rank *self)
     }
     *measure = (struct measure){.engine = engine, .self = self, .config = self->config};
     ok = engine->open(measure, &ready) && meet(measure, &ready.setup_ms) &&
-         engine->allocate(measure, &ready) && send_record(self, &ready) && run_rows(measure, &row);
+         engine->allocate(measure, &ready) && send_record(measure, &ready) &&
+         run_rows(measure, &row);
     if (!ok && !measure->status)
         measure_fail(measure, TUTTI_ERR_CUDA, "%s", library_error());
     if (!ok)

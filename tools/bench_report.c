@@ -2,6 +2,7 @@
 /* tutti bench: the command, and its report: the table (bench_table.c) and the files. */
 #include "bench.h"
 #include "commit.h"
+#include "mpi_calls.h"
 #include "results.h"
 #include "tool.h"
 #include "vs.h"
@@ -14,6 +15,7 @@ struct bench_report {
     json_t *rows;
     char gpus[128]; /* "4 H200" */
     char nccl[32];  /* "2.28.9", or "" */
+    json_t *hosts;  /* of a launcher's ranks: how many ranks each has */
     uint64_t wrong;
     double busbw_sum;
     int busbw_count;
@@ -96,8 +98,8 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
         "tutti_us", timing->p50_us, "rivals", rivals_of(timing), "ratio",
         bench_ratio(timing) > 0 ? json_real(bench_ratio(timing)) : json_null(), "mean_us",
         timing->mean_us, "p50_us", timing->p50_us, "p99_us", timing->p99_us, "in_place",
-        place == BENCH_IN_PLACE, "cold", config->cold, "symmetric", config->symmetric, "threads",
-        config->threads, "iterations", result->iterations, "rank_min_us", ranks->min_us,
+        bench_is_in_place(config, place), "cold", config->cold, "symmetric", config->symmetric,
+        "threads", config->threads, "iterations", result->iterations, "rank_min_us", ranks->min_us,
         "rank_mean_us", ranks->mean_us, "rank_max_us", ranks->max_us);
     if (object)
         json_object_set_new(object, "wrong",
@@ -137,6 +139,12 @@ static bool write_files(const struct bench_report *report)
     json_object_set(file, "rows", report->rows);
     if (*report->nccl)
         json_object_set_new(file, "nccl", json_string(report->nccl));
+    if (config->launched.size) {
+        json_object_set_new(file, "launcher", json_string(config->launched.name));
+        json_object_set(file, "hosts", report->hosts);
+    }
+    if (config->vs_mpi)
+        json_object_set_new(file, "mpi", json_text(mpi_calls_version()));
     return bench_write_files(config, file);
 }
 
@@ -157,11 +165,25 @@ static void name_machine(struct bench_report *report, const struct bench_record 
                  ready->nccl / 100 % 100, ready->nccl % 100);
 }
 
+static void count_hosts(struct bench_report *report, const struct bench_record *ready)
+{
+    for (int rank = 0; rank < report->config->ranks; rank++) {
+        const char *host = ready[rank].device;
+        const json_int_t others = json_integer_value(json_object_get(report->hosts, host));
+        json_object_set_new(report->hosts, host, json_integer(others + 1));
+    }
+}
+
 static bool report_begin(void *context, const struct bench_record *ready)
 {
     struct bench_report *report = context;
+    char nccl[64] = "";
     name_machine(report, ready);
-    table_begin(report->config, ready, report->nccl);
+    if (report->config->launched.size)
+        count_hosts(report, ready);
+    if (*report->nccl)
+        snprintf(nccl, sizeof nccl, "NCCL %s", report->nccl);
+    table_begin(report->config, ready, report->config->vs_mpi ? mpi_calls_version() : nccl);
     return true;
 }
 
@@ -180,8 +202,9 @@ static bool report_row(void *context, const struct bench_result *result)
 }
 
 /* Prints the foot and writes the files. False if values were wrong or a file was not written. */
-static bool report_end(const struct bench_report *report)
+static bool report_end(void *context)
 {
+    const struct bench_report *report = context;
     bool ok = report->wrong == 0;
     printf("# Out of bounds values : %llu %s\n", (unsigned long long)report->wrong,
            !report->config->check ? "(not checked)"
@@ -189,6 +212,7 @@ static bool report_end(const struct bench_report *report)
                                   : "FAILED");
     printf("# Avg bus bandwidth    : %g\n",
            report->busbw_count ? report->busbw_sum / report->busbw_count : 0);
+    fflush(stdout);
     return write_files(report) && ok;
 }
 
@@ -196,12 +220,14 @@ static bool report_end(const struct bench_report *report)
 
 static bool measure(const struct bench_config *config)
 {
-    struct bench_report report = {.config = config, .rows = json_array()};
+    const bool launched = config->launched.size;
+    struct bench_report report = {.config = config, .rows = json_array(), .hosts = json_object()};
     const struct bench_listener listener = {
-        .context = &report, .begin = report_begin, .row = report_row};
-    bool ok = report.rows ? bench_run(config, &listener) && report_end(&report)
-                          : tool_fail("no memory for the report");
+        .context = &report, .begin = report_begin, .row = report_row, .end = report_end};
+    bool ok = (report.rows && report.hosts) || tool_fail("no memory for the report");
+    ok = ok && (launched ? bench_run_launched : bench_run)(config, &listener);
     json_decref(report.rows);
+    json_decref(report.hosts);
     return ok;
 }
 

@@ -82,13 +82,14 @@ static bool fits_memory(const struct bench_config *config)
         return true; /* the ranks will notice */
     for (int i = 0; i < config->row_count; i++)
         most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
-    double need = 2.0 * (double)most * config->ranks;
+    const int ranks = config->launched.local_size > 0 ? config->launched.local_size : config->ranks;
+    double need = 2.0 * (double)most * ranks;
     double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (need <= have)
         return true;
     return tool_fail("-e %zu: the buffers of %d ranks need %.0f bytes, this machine has %.0f: give "
                      "a smaller size or fewer ranks",
-                     most, config->ranks, need, have);
+                     most, ranks, need, have);
 }
 
 /* One rank for each GPU, not bound to a core. */
@@ -131,8 +132,15 @@ int bench_places(const struct bench_config *config)
     const struct collective *collective = bench_collective(config);
     /* No block is moved within a buffer that peers write to. A scatter in place would have another
      * recv on each rank. */
-    const bool apart = collective->apart || (bench_pushes(config) && collective->send_all);
+    const bool apart =
+        collective->apart || config->vs_mpi || (bench_pushes(config) && collective->send_all);
     return collective->data && !apart && !config->norms ? BENCH_PLACES : 1;
+}
+
+bool bench_is_in_place(const struct bench_config *config, int place)
+{
+    return place == BENCH_IN_PLACE ||
+           (config->vs_mpi && config->collective == TUTTI_COLLECTIVE_BROADCAST);
 }
 
 const char *bench_op_name(const struct bench_config *config, const struct bench_row *row)
@@ -201,6 +209,13 @@ static bool complete_vs(struct bench_config *config)
 
 bool bench_config_complete(struct bench_config *config)
 {
+    if (config->launched.size > TUTTI_MAX_RANKS)
+        return tool_fail("%s has started %d ranks: a communicator has at most %d",
+                         config->launched.name, config->launched.size, TUTTI_MAX_RANKS);
+    if (config->launched.size) {
+        config->ranks = config->launched.size;
+        config->bind = false; /* the launcher binds them, if anyone does */
+    }
     if (config->device == TUTTI_DEVICE_CUDA && !count_gpus(config))
         return false;
     if (config->device == TUTTI_DEVICE_CUDA && config->warmup == BENCH_UNTIL_STEADY)

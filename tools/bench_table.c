@@ -2,7 +2,7 @@
 /*
  * The table of tutti bench. A row has at most 120 columns. The first cells name what was measured,
  * the others have the times. By default they are those of nccl-tests, for both places in one row.
- * With --long, and with NCCL, there are more cells, and each place has a row.
+ * With --long, and beside NCCL or MPI, there are more cells, and each place has a row.
  */
 #include "bench.h"
 #include "commit.h"
@@ -22,6 +22,7 @@
     X(HOST, "host", "(us)", 8)                                                                     \
     X(RIVAL, "nccl", "(us)", 8)                                                                    \
     X(RIVAL_SYMMETRIC, "symm", "(us)", 8)                                                          \
+    X(RIVAL_MPI, "mpi", "(us)", 8)                                                                 \
     X(RATIO, "ratio", "", 6)                                                                       \
     X(PRODUCT, "gemm", "(us)", 8)                                                                  \
     X(PRODUCT_BESIDE, "beside", "(us)", 8)                                                         \
@@ -51,13 +52,14 @@ bool bench_is_gpu(const struct bench_config *config)
 /* Whether each place has a row. */
 static bool is_long(const struct bench_config *config)
 {
-    return config->long_rows || config->vs_nccl || config->beside || config->norms;
+    return config->long_rows || config->vs_nccl || config->vs_mpi || config->beside ||
+           config->norms;
 }
 
 static bool is_shown(const struct bench_config *config, enum cell cell)
 {
     /* Not all fit in a row. */
-    bool details = config->long_rows && !config->vs_nccl && !config->beside;
+    bool details = config->long_rows && !config->vs_nccl && !config->vs_mpi && !config->beside;
     switch (cell) {
     case RANK_MIN:
     case RANK_MEAN:
@@ -71,8 +73,10 @@ static bool is_shown(const struct bench_config *config, enum cell cell)
     case RIVAL:
     case RIVAL_SYMMETRIC:
         return config->vs_nccl;
+    case RIVAL_MPI:
+        return config->vs_mpi;
     case RATIO:
-        return config->vs_nccl || config->norms;
+        return config->vs_nccl || config->vs_mpi || config->norms;
     case APART:
         return config->norms;
     case PRODUCT:
@@ -155,7 +159,7 @@ static void print_parameters(const struct bench_config *config)
 }
 
 static void print_ranks(const struct bench_config *config, const struct bench_record *ready,
-                        const char *nccl)
+                        const char *rival)
 {
     double setup_ms = 0;
     printf("#\n# Using ranks\n");
@@ -163,6 +167,8 @@ static void print_ranks(const struct bench_config *config, const struct bench_re
         printf("#  Rank %2d pid %6d ", rank, ready[rank].pid);
         if (bench_is_gpu(config))
             printf("%s\n", ready[rank].device);
+        else if (config->launched.size)
+            printf("on host %s, started by %s\n", ready[rank].device, config->launched.name);
         else if (config->placement.bound)
             printf("on CPU %d\n", config->placement.cpus[rank]);
         else
@@ -170,8 +176,8 @@ static void print_ranks(const struct bench_config *config, const struct bench_re
         setup_ms = ready[rank].setup_ms > setup_ms ? ready[rank].setup_ms : setup_ms;
     }
     printf("# Set-up of the communicator: %.3f ms (slowest rank)\n", setup_ms);
-    if (*nccl)
-        printf("# NCCL %s\n", nccl);
+    if (*rival)
+        printf("# %s\n", rival);
     printf("#\n");
 }
 
@@ -211,20 +217,20 @@ static void print_columns(const struct bench_config *config)
 }
 
 void table_begin(const struct bench_config *config, const struct bench_record *ready,
-                 const char *nccl)
+                 const char *rival)
 {
     print_parameters(config);
-    print_ranks(config, ready, nccl);
+    print_ranks(config, ready, rival);
     print_columns(config);
     fflush(stdout);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* On a GPU the median is shown, because rounds have outliers. */
+/* On a GPU and beside MPI the median is shown, because rounds have outliers. */
 static double time_us(const struct bench_config *config, const struct bench_timing *timing)
 {
-    return bench_is_gpu(config) ? timing->p50_us : timing->mean_us;
+    return bench_is_gpu(config) || config->vs_mpi ? timing->p50_us : timing->mean_us;
 }
 
 static double algbw(const struct bench_config *config, const struct bench_row *row,
@@ -294,6 +300,8 @@ static double value_of(const struct bench_config *config, const struct bench_res
         return timing->rival_us[BENCH_NCCL];
     case RIVAL_SYMMETRIC:
         return timing->rival_us[BENCH_NCCL_SYMMETRIC];
+    case RIVAL_MPI:
+        return timing->rival_us[BENCH_MPI];
     case RATIO:
         return bench_ratio(timing);
     case PRODUCT:
@@ -372,7 +380,7 @@ void table_row(const struct bench_config *config, const struct bench_result *res
     }
     static const char *const into[BENCH_PLACES] = {"out", "in"};
     for (int place = 0; is_long(config) && place < bench_places(config); place++) {
-        print_subject(config, result->row, into[place]);
+        print_subject(config, result->row, into[bench_is_in_place(config, place)]);
         print_cells(config, result, place);
         printf("\n");
     }

@@ -144,7 +144,8 @@ static struct trial *create(int ranks, bool threads, enum tutti_device device)
 
 static struct trial *run(struct trial *trial)
 {
-    const struct bench_listener listener = {trial, note_setup, note_result, note_failure};
+    const struct bench_listener listener = {
+        .context = trial, .begin = note_setup, .row = note_result, .failed = note_failure};
     if (!trial || !placement_make(&trial->config.placement, trial->config.ranks, !is_gpu(trial))) {
         trial_destroy(trial);
         return NULL;

@@ -23,7 +23,7 @@ static const struct command {
 static const char doc[] =
     "Collective operations between the ranks of one node.\v"
     "Commands:\n"
-    "  bench     measure and check collectives between ranks of this machine\n"
+    "  bench     measure and check collectives between ranks of this machine, or of a launcher\n"
     "  diagnose  name the rank that made a job fail or hang, from dumps\n"
     "  dump      write what the communicators of a process have done as JSON\n"
     "  info      show the machine, the library's choices and a self-test\n"

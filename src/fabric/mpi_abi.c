@@ -2,6 +2,7 @@
 #include "fabric/mpi_abi.h"
 
 #include "base/error.h"
+#include "fabric/mpi_handles.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -89,11 +90,12 @@ enum tutti_status mpi_abi_find(void *library, const char *path, struct mpi_abi *
 {
     const char *base = strrchr(path, '/');
     base = base ? base + 1 : path;
-    if (dlsym(library, "ompi_mpi_comm_world"))
+    if (dlsym(library, MPI_WORLD_OBJECT))
         *abi = openmpi;
     else
         *abi = strncmp(base, "libmpi_abi", 10) == 0 ? standard : mpich;
-    abi->world = mpi_abi_handle(abi, library, "ompi_mpi_comm_world", 0x44000000, 0x101);
+    abi->world =
+        mpi_abi_handle(abi, library, MPI_WORLD_OBJECT, MPI_WORLD_MPICH, MPI_WORLD_STANDARD);
     abi->byte = mpi_abi_handle(abi, library, "ompi_mpi_byte", 0x4c00010d, 0x247);
     abi->errors_return = mpi_abi_handle(abi, library, "ompi_mpi_errors_return", 0x54000001, 0x143);
     return find_functions(library, path, abi);

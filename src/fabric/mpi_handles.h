@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* MPI's predefined types and operations, in the interfaces of mpi_abi.h: C's, and Fortran's of the
- * usual sizes. */
+/* MPI's predefined handles in the interfaces of mpi_abi.h: types and operations, C's, and Fortran's
+ * of the usual sizes. The program tutti includes this header, too. */
 #ifndef TUTTI_FABRIC_MPI_HANDLES_H
 #define TUTTI_FABRIC_MPI_HANDLES_H
+
+/* MPI_COMM_WORLD: Open MPI's object, MPICH's number, the standard one. */
+#define MPI_WORLD_OBJECT   "ompi_mpi_comm_world"
+#define MPI_WORLD_MPICH    0x44000000
+#define MPI_WORLD_STANDARD 0x101
 
 /* X(Open MPI's object behind "ompi_mpi_", MPICH's, standard, dtype, operations): the dtype whose
  * bytes are the type's, and of Tutti's operations those that MPI has for the type: NONE, BITS, ALL,

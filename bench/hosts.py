@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Collectives between two "hosts", by Tutti over an MPI and by that MPI: scripts/bench-hosts.
+
+hosts.py join RESULT RATE FILE...   makes one file of those of `tutti bench`, named COLLECTIVE-SPREAD.json, and prints it
+hosts.py table RESULT...            prints tables for bench/README.md
+
+The bound is the time that the bytes take which must cross the cable in one direction, at its rate.
+"""
+import json
+import os
+import re
+import sys
+
+import rows
+
+GOALS = {8: 1.1, 1 << 18: 0.6, 1 << 21: 0.6, 1 << 24: 0.6}  # of the MPI's time, all-reduces of 2 to 8 ranks a host
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def bits_a_second(rate):
+    match = re.fullmatch(r"([0-9.]+)([kmg]bit)", rate)
+    return float(match[1]) * UNITS[match[2]] if match else None
+
+
+def bound_us(row, rate):
+    """None: the cable has no rate."""
+    size, each = row["bytes"], row["ranks"] // 2
+    crossing = {
+        "all_reduce": size,  # each host's sums
+        "all_gather": size / 2,  # the blocks of one host
+        "reduce_scatter": size / 2,  # one host's sums of the other's blocks
+        "broadcast": size / 2,  # the roots take turns, so each direction has every other one
+        "all_to_all": size / 2 * each,  # from each rank its blocks for the other host's
+    }
+    bits = bits_a_second(rate)
+    return crossing[row["collective"]] * 8 / bits * 1e6 if bits else None
+
+
+def join(result, rate, paths):
+    joined = {}
+    for path in sorted(paths):
+        with open(path, encoding="utf-8") as file:
+            part = json.load(file)
+        spread = os.path.basename(path).removesuffix(".json").split("-")[1]
+        if not joined:
+            joined = {key: part[key] for key in ("machine", "commit", "date", "mpi")} | {"rate": rate, "rows": []}
+        for row in part["rows"]:
+            keys = ("collective", "dtype", "op", "ranks", "bytes", "algo", "tutti_us", "rivals", "ratio", "iterations",
+                    "wrong")
+            joined["rows"].append({"spread": spread} | {key: row[key] for key in keys} |
+                                  {"bound_us": bound_us(row, rate)})
+    rows.write(result, joined)
+    return joined
+
+
+def number(us):
+    return "-" if us is None else f"{us:.0f}" if us >= 100 else f"{us:.1f}" if us >= 1 else f"{us:.2f}"
+
+
+def goal_of(row):
+    """The goal and whether it is met; of one rank a host, and of other collectives, there is none."""
+    if row["collective"] != "all_reduce" or row["spread"] == "1,1" or row["bytes"] not in GOALS:
+        return "", ""
+    goal = GOALS[row["bytes"]]
+    return f"{goal:g}", "met" if row["ratio"] <= goal else "missed"
+
+
+def table(joined):
+    print(f"{joined['mpi']}, cable: {joined['rate']}, {joined['machine']}, {joined['commit']}, {joined['date'][:10]}\n")
+    print("| collective | ranks on the hosts | bytes | Tutti us | MPI us | bound us | ratio | goal | |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in joined["rows"]:
+        goal, met = goal_of(row)
+        rival = row["rivals"].get("mpi")
+        if row["bytes"] in GOALS or row["bytes"] == 64:
+            print(f"| {row['collective']} | {row['spread']} | {row['bytes']} | {number(row['tutti_us'])} | {number(rival)} | "
+                  f"{number(row['bound_us'])} | {row['ratio'] or 0:.2f} | {goal} | {met} |")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 4 and sys.argv[1] == "join":
+        table(join(sys.argv[2], sys.argv[3], sys.argv[4:]))
+    elif len(sys.argv) > 2 and sys.argv[1] == "table":
+        for name in sys.argv[2:]:
+            with open(name, encoding="utf-8") as stream:
+                table(json.load(stream))
+    else:
+        sys.exit(__doc__)
