@@ -71,7 +71,14 @@ if [[ $mpi == none ]]; then
     err 'without a fabric .* Tutti joins the ranks of one host'
     # In a job of Slurm only srun starts ranks, and -n starts others there.
     status 0 env SLURM_PROCID=0 SLURM_NTASKS=2 "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}"
-    status 0 env SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}"
+    step=(env SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_NTASKS=2)
+    status 0 "${step[@]}" SLURM_PROCID=0 "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}"
+    # It does not say that its ranks share a host; then they do without a fabric.
+    "${step[@]}" SLURM_PROCID=1 "$tutti" bench -b 8 -e 8 "${quick[@]}" >/dev/null 2>&1 &
+    status 0 "${step[@]}" SLURM_PROCID=0 "$tutti" bench -b 8 -e 8 "${quick[@]}"
+    out '^#  Rank  1 .* started by slurm$'
+    err 'rank 0: tutti_fabric_open\(mpi:\): no MPI: '
+    wait
     finish
 fi
 
