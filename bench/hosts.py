@@ -44,7 +44,8 @@ def join(result, rate, paths):
             part = json.load(file)
         spread = os.path.basename(path).removesuffix(".json").split("-")[1]
         if not joined:
-            joined = {key: part[key] for key in ("machine", "commit", "date", "mpi")} | {"rate": rate, "rows": []}
+            joined = {key: part[key] for key in ("machine", "commit", "date", "mpi")} | {
+                "rate": rate, "load": round(os.getloadavg()[1], 1), "rows": []}
         for row in part["rows"]:
             keys = ("collective", "dtype", "op", "ranks", "bytes", "algo", "tutti_us", "rivals", "ratio", "iterations",
                     "wrong")
@@ -67,7 +68,8 @@ def goal_of(row):
 
 
 def table(joined):
-    print(f"{joined['mpi']}, cable: {joined['rate']}, {joined['machine']}, {joined['commit']}, {joined['date'][:10]}\n")
+    print(f"{joined['mpi']}, cable: {joined['rate']}, {joined['machine']}, load {joined['load']}, {joined['commit']}, "
+          f"{joined['date'][:10]}\n")
     print("| collective | ranks on the hosts | bytes | Tutti us | MPI us | bound us | ratio | goal | |")
     print("|---|---|---|---|---|---|---|---|---|")
     for row in joined["rows"]:
