@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: MIT
 """Collectives between two "hosts", by Tutti over an MPI and by that MPI: scripts/bench-hosts.
 
-hosts.py join RESULT RATE FILE...   makes one file of those of `tutti bench`, named COLLECTIVE-SPREAD.json, and prints it
+hosts.py join RESULT RATE FILE...   makes one file of those of `tutti bench`, COLLECTIVE-SPREAD-PASS.json, and prints it
 hosts.py table RESULT...            prints tables for bench/README.md
 
-The bound is the time that the bytes take which must cross the cable in one direction, at its rate.
+A row has the medians of its passes; its ratio is that of the passes' ratios. The bound is the time that the bytes take which must cross the cable in one direction, at its rate.
 """
 import json
 import os
 import re
+import statistics
 import sys
 
 import rows
@@ -37,20 +38,30 @@ def bound_us(row, rate):
     return crossing[row["collective"]] * 8 / bits * 1e6 if bits else None
 
 
+def join_passes(spread, passes, rate):
+    """One row of the same row of all passes."""
+    keys = ("collective", "dtype", "op", "ranks", "bytes", "algo")
+    row = {"spread": spread} | {key: passes[0][key] for key in keys}
+    row["tutti_us"] = statistics.median(one["tutti_us"] for one in passes)
+    row["mpi_us"] = statistics.median(one["rivals"]["mpi"] for one in passes)
+    row["ratio"] = round(statistics.median(one["ratio"] for one in passes), 3)
+    row["ratios"] = sorted(round(one["ratio"], 3) for one in passes)
+    row["wrong"] = sum(one["wrong"] for one in passes)
+    return row | {"bound_us": bound_us(row, rate)}
+
+
 def join(result, rate, paths):
-    joined = {}
+    found, joined = {}, {}
     for path in sorted(paths):
         with open(path, encoding="utf-8") as file:
             part = json.load(file)
-        spread = os.path.basename(path).removesuffix(".json").split("-")[1]
-        if not joined:
-            joined = {key: part[key] for key in ("machine", "commit", "date", "mpi")} | {
-                "rate": rate, "load": round(os.getloadavg()[1], 1), "rows": []}
+        collective, spread, _ = os.path.basename(path).removesuffix(".json").split("-")
+        joined = {key: part[key] for key in ("machine", "commit", "date", "mpi")}
         for row in part["rows"]:
-            keys = ("collective", "dtype", "op", "ranks", "bytes", "algo", "tutti_us", "rivals", "ratio", "iterations",
-                    "wrong")
-            joined["rows"].append({"spread": spread} | {key: row[key] for key in keys} |
-                                  {"bound_us": bound_us(row, rate)})
+            if "mpi" in row["rivals"]:
+                found.setdefault((collective, spread, row["bytes"]), []).append(row)
+    joined |= {"rate": rate, "load": round(os.getloadavg()[1], 1),
+               "rows": [join_passes(key[1], passes, rate) for key, passes in found.items()]}
     rows.write(result, joined)
     return joined
 
@@ -74,10 +85,9 @@ def table(joined):
     print("|---|---|---|---|---|---|---|---|---|")
     for row in joined["rows"]:
         goal, met = goal_of(row)
-        rival = row["rivals"].get("mpi")
         if row["bytes"] in GOALS or row["bytes"] == 64:
-            print(f"| {row['collective']} | {row['spread']} | {row['bytes']} | {number(row['tutti_us'])} | {number(rival)} | "
-                  f"{number(row['bound_us'])} | {row['ratio'] or 0:.2f} | {goal} | {met} |")
+            print(f"| {row['collective']} | {row['spread']} | {row['bytes']} | {number(row['tutti_us'])} | {number(row['mpi_us'])} | "
+                  f"{number(row['bound_us'])} | {row['ratio']:.2f} | {goal} | {met} |")
 
 
 if __name__ == "__main__":
