@@ -67,27 +67,32 @@ def join(result, rate, paths):
 
 
 def number(us):
-    return "-" if us is None else f"{us:.0f}" if us >= 100 else f"{us:.1f}" if us >= 1 else f"{us:.2f}"
+    return "-" if us is None else f"{us:.0f}" if us >= 100 else f"{us:.1f}" if us >= 1 else f"{us:.1g}"
 
 
-def goal_of(row):
-    """The goal and whether it is met; of one rank a host, and of other collectives, there is none."""
+def verdict(row):
+    """The goal beside the figure; of one rank a host, and of other collectives, there is none."""
     if row["collective"] != "all_reduce" or row["spread"] == "1,1" or row["bytes"] not in GOALS:
-        return "", ""
+        return ""
     goal = GOALS[row["bytes"]]
-    return f"{goal:g}", "met" if row["ratio"] <= goal else "missed"
+    return f", goal {goal:g}: {'met' if row['ratio'] <= goal else '**missed**'}"
 
 
 def table(joined):
+    """A line for each collective and size; a column for each spread: times, bound, ratio and goal."""
+    spreads = sorted({row["spread"] for row in joined["rows"]}, key=lambda spread: int(spread.split(",")[0]))
+    lines = {}
+    for row in joined["rows"]:
+        if row["bytes"] in GOALS or (row["bytes"] == 64 and row["collective"] not in ("all_reduce", "broadcast")):
+            times = f"{number(row['tutti_us'])}, {number(row['mpi_us'])}, {number(row['bound_us'])}"
+            lines.setdefault((row["collective"], row["bytes"]), {})[row["spread"]] = \
+                f"{times}; **{row['ratio']:.2f}**{verdict(row)}"
     print(f"{joined['mpi']}, cable: {joined['rate']}, {joined['machine']}, load {joined['load']}, {joined['commit']}, "
           f"{joined['date'][:10]}\n")
-    print("| collective | ranks on the hosts | bytes | Tutti us | MPI us | bound us | ratio | goal | |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for row in joined["rows"]:
-        goal, met = goal_of(row)
-        if row["bytes"] in GOALS or row["bytes"] == 64:
-            print(f"| {row['collective']} | {row['spread']} | {row['bytes']} | {number(row['tutti_us'])} | {number(row['mpi_us'])} | "
-                  f"{number(row['bound_us'])} | {row['ratio']:.2f} | {goal} | {met} |")
+    print(f"| | bytes | {' | '.join(f'ranks on the hosts: {spread}' for spread in spreads)} |")
+    print("|---" * (2 + len(spreads)) + "|")
+    for (collective, size), cells in sorted(lines.items()):
+        print(f"| {collective} | {size} | {' | '.join(cells.get(spread, '') for spread in spreads)} |")
 
 
 if __name__ == "__main__":

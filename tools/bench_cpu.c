@@ -388,8 +388,9 @@ static bool time_batches(struct cpu_measure *measure, int batch, int count, size
     return measure_status(&measure->base, status);
 }
 
-/* Operations of both libraries in turn: rounds of at most round_seconds. The time of an operation
- * is the median of the rounds, each of its slowest rank. */
+/* Operations of both libraries in turn: rounds of round_seconds each. The time of an operation is
+ * the median of the rounds, each of its slowest rank. Before a round the ranks meet by MPI, so that
+ * its messages have ended, and then by Tutti. */
 static bool time_beside(struct measure *base, struct bench_timing *timing, int *iterations)
 {
     struct cpu_measure *measure = of(base);
@@ -415,7 +416,8 @@ static bool time_beside(struct measure *base, struct bench_timing *timing, int *
     measure->by_mpi = false;
     if (!ok || !meet_mpi(base) || !meet(base))
         return false;
-    timing->own_us = stats_of(us[BY_TUTTI], ROUNDS).mean;
+    for (int i = 0; i < ROUNDS; i++)
+        timing->own_us += us[BY_TUTTI][i] / ROUNDS;
     if (!measure_status(base, tutti_all_reduce(us, us, (size_t)WAYS * ROUNDS, TUTTI_FLOAT64,
                                                TUTTI_MAX, base->comm, TUTTI_STREAM_DEFAULT)))
         return false;
