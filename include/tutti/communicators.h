@@ -73,29 +73,31 @@ struct tutti_unique_id {
 };
 
 /*
- * Makes an id, for the ranks of one communicator of this host. The process may be a rank or not. It
- * serves its ids on a port of the loopback address, by one thread that has all signals blocked,
- * from its first id until it ends. It must live until all ranks have their communicator, which then
- * needs it no more. Children of fork() do not serve its ids, and make their own.
+ * Makes an id, for the ranks of one communicator. The process may be a rank or not. It serves its
+ * ids on a port of the loopback address, by one thread that has all signals blocked, from its first
+ * id until it ends. TUTTI_ID_ADDRESS, which the first id reads, names another address of this host,
+ * or an interface: then ranks of other hosts can use the ids. The process must live until all ranks
+ * have their communicator; if that is of several hosts, until all ranks have destroyed it. Children
+ * of fork() do not serve its ids, and make their own.
  *
  * - [out] id: all zero after a failure
  *
- * Returns INVALID, NO_MEMORY, SYSTEM.
+ * Returns INVALID (also if TUTTI_ID_ADDRESS is no such address), NO_MEMORY, SYSTEM.
  */
 TUTTI_API enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id);
 /*
  * Creates a communicator as tutti_comm_create() does, without a store: the ranks that pass one id
  * meet. An id makes one communicator; if the call failed on all ranks they may call again with it.
  * tutti_comm_split() makes more communicators of the ranks, faster. tutti_comm_shrink() takes any
- * store, also with such a communicator. The ranks and the process that made the id share a host and
- * a network namespace.
+ * store, also with such a communicator. Without TUTTI_ID_ADDRESS the ranks and the process that
+ * made the id share a host and a network namespace; ranks of several hosts need options->fabric.
  *
  * - [in] options: NULL means all defaults; defer is refused
  * - [out] comm: destroy it with tutti_comm_destroy()
  *
  * Returns what tutti_comm_create() does. At once: INVALID (these bytes are no id; this rank has had
- * its communicator), VERSION, DECLINED (the id is of another host), PEER_DEAD or SYSTEM (the
- * process that made the id has ended).
+ * its communicator), VERSION, DECLINED (the id is of another host, which serves it on loopback
+ * alone), PEER_DEAD or SYSTEM (the process that made the id has ended, or is not reached).
  *
  * Example, with MPI:
  *

@@ -28,7 +28,8 @@ _SIZE_OF_OPTIONS = ffi.sizeof("struct tutti_call_options")
 
 def unique_id() -> bytes:
     """An id for the ranks of one communicator, to be copied to them by any means. It is a secret. This process must live
-    until all ranks have their communicator. Raises NoMemoryError, SystemCallError."""
+    until all ranks have their communicator, or, if they run on several hosts, until all have closed it. TUTTI_ID_ADDRESS
+    names the address at which ranks of other hosts reach it. Raises InvalidError, NoMemoryError, SystemCallError."""
     made = ffi.new("struct tutti_unique_id *")
     check(lib.tutti_unique_id_create(made))
     return bytes(ffi.buffer(made))
@@ -143,10 +144,10 @@ class Communicator(Handle):
 
     @classmethod
     def from_id(cls, unique_id: bytes, rank: int, world_size: int, **options: Unpack[CommunicatorOptions]) -> Communicator:
-        """Meets the other ranks of this host that have the id of tutti.unique_id(), without a store.
+        """Meets the other ranks that have the id of tutti.unique_id(), without a store.
 
         Raises what from_store() raises; at once InvalidError (no id, or this rank has had its communicator), DeclinedError
-        (of another host), PeerDeadError or SystemCallError (the process that made the id has ended).
+        (of another host, without TUTTI_ID_ADDRESS), PeerDeadError or SystemCallError (the process that made the id has ended).
         """
         if len(unique_id) != ffi.sizeof("struct tutti_unique_id"):
             raise InvalidError(f"an id has {ffi.sizeof('struct tutti_unique_id')} bytes, not {len(unique_id)}")

@@ -67,6 +67,24 @@ uint64_t comm_call_count(void)
     return count;
 }
 
+enum tutti_status kept_store_make(struct kept_store **made)
+{
+    struct kept_store *kept = calloc(1, sizeof *kept);
+    if (!kept)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for a store");
+    kept->uses = 1;
+    *made = kept;
+    return TUTTI_OK;
+}
+
+void kept_store_release(struct kept_store *kept)
+{
+    if (!kept || order_fetch_add_u32(&kept->uses, UINT32_MAX) != 1) /* N1; the last one: N1a */
+        return;
+    tutti_store_close(kept->store);
+    free(kept);
+}
+
 enum tutti_status comm_alloc(const char *name, int rank, int world_size, int32_t device,
                              struct tutti_comm **comm)
 {
@@ -117,6 +135,9 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->programmatic = from->programmatic;
     made->max_blocks = from->max_blocks;
     made->fabric = from->fabric;
+    if (from->kept)
+        order_fetch_add_u32(&from->kept->uses, 1); /* N1 needs no order here: `from` has a use */
+    made->kept = from->kept;
     made->parallel = from->parallel;
     made->parallel_context = from->parallel_context;
     made->transient_streams = from->transient_streams;
@@ -191,6 +212,7 @@ enum tutti_status tutti_comm_destroy(tutti_comm_t *comm)
         peers_close(comm->peers);
         work_pool_end(comm->works, &fault);
     }
+    kept_store_release(comm->kept);
     recorder_close(&comm->recorder);
     list_remove(comm);
     free(comm->lists);

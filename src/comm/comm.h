@@ -22,6 +22,7 @@ struct hierarchy;
 struct host_record;
 struct hosts;
 struct interrupt;
+struct kept_store;
 struct meeting;
 struct pg_lists;
 struct work_pool;
@@ -76,14 +77,15 @@ struct tutti_comm {
     char reason[512];
     char name[COMM_NAME_BYTES];
     int64_t generation;
-    uint64_t table_hash;  /* struct backend_record's */
-    uint8_t nonce[16];    /* of its meeting: no other communicator has it */
-    uint32_t aborts;      /* calls of tutti_comm_abort() */
-    int cores;            /* number of cores on which the ranks may run, in all */
-    bool crowded;         /* it or its parent has more ranks than cores */
-    bool shared;          /* some process has several ranks; a child takes the parent's value */
-    uint32_t splits;      /* calls of tutti_comm_split() so far; the same on all ranks */
-    tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
+    uint64_t table_hash;     /* struct backend_record's */
+    uint8_t nonce[16];       /* of its meeting: no other communicator has it */
+    uint32_t aborts;         /* calls of tutti_comm_abort() */
+    int cores;               /* number of cores on which the ranks may run, in all */
+    bool crowded;            /* it or its parent has more ranks than cores */
+    bool shared;             /* some process has several ranks; a child takes the parent's value */
+    uint32_t splits;         /* calls of tutti_comm_split() so far; the same on all ranks */
+    tutti_store_t *store;    /* borrowed until the rendezvous has ended, then NULL */
+    struct kept_store *kept; /* of several hosts: the store of an id; NULL: the caller's store */
     struct tutti_fabric *fabric; /* the option; NULL: the ranks run on one host */
     struct hierarchy *part_of;   /* whose node this is: hierarchy.h; NULL: none */
     /* Of a split between hosts, while it meets: its abort ends the meeting. Else NULL. */
@@ -157,6 +159,17 @@ extern bool comm_threads_exceed_cores;
  * what host_records_compare() and the back end's records_compare() do, DECLINED. */
 enum tutti_status comm_records_check(const struct tutti_comm *comm,
                                      const struct host_record *records, struct hosts *hosts);
+
+/* A handle of a store that communicators of several hosts use: that of an id, and those that were
+ * split from it. The last one closes it. */
+struct kept_store {
+    tutti_store_t *store; /* NULL at first */
+    uint32_t uses;
+};
+/* With one use. Returns NO_MEMORY. */
+enum tutti_status kept_store_make(struct kept_store **made);
+/* Takes NULL. */
+void kept_store_release(struct kept_store *kept);
 
 /* Counts a call that was refused before it could use a communicator. */
 void comm_count_refused(void);

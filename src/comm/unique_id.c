@@ -3,19 +3,21 @@
  * Communicators without a store of the caller's: tutti_unique_id_create() and
  * tutti_comm_create_from_id().
  *
- * A process that makes ids serves one tcp store, from its first id to its end: on loopback, unless
- * unique_id_make() was given an address. An id has the store's address, port and secret, and a
- * token. Its ranks meet under TOKEN/ in the store:
+ * A process that makes ids serves one tcp store, from its first id to its end: on loopback, at the
+ * address that TUTTI_ID_ADDRESS names, or on all interfaces (unique_id_make()). An id has the
+ * store's address, port and secret, and a token. Its ranks meet under TOKEN/ in the store:
  *   - open: the id has not made its communicator yet
  *   - done/R: rank R has its communicator; `done` counts these ranks
  *
- * The last rank deletes these keys, so that an id leaves nothing in the store.
+ * The last rank deletes these keys, so that an id leaves nothing in the store. A communicator of
+ * several hosts keeps its handle of the store until its end.
  */
 #include "comm/unique_id.h"
 #include "base/error.h"
 #include "base/fork_mutex.h"
 #include "base/options.h"
 #include "comm/comm.h"
+#include "comm/id_address.h"
 #include "ipc/process.h"
 #include "ipc/random.h"
 #include "store/hmac.h"
@@ -24,24 +26,31 @@
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SECRET_CHARS = 32, TOKEN_CHARS = 16, CHECK_BYTES = 8 };
 
 static const uint64_t ID_MAGIC = 0x7475747469756964;
 
+/* Where an id's store listens. */
+enum id_reach {
+    ID_LOOPBACK,
+    ID_ALL,     /* on all interfaces: other hosts use the address */
+    ID_ADDRESS, /* at the address alone: all ranks use it */
+};
+
 /* The content of an id. */
 struct id_content {
     uint64_t magic;
     uint32_t version; /* of the library */
     uint16_t port;
-    uint16_t unused;
+    uint16_t reach;            /* enum id_reach */
     char secret[SECRET_CHARS]; /* hexadecimal */
     char token[TOKEN_CHARS];
     struct process owner;       /* serves the store */
-    struct in_addr address;     /* of the store, for other hosts; 0: they do not reach it */
+    struct in6_addr address;    /* of the store, or that of IPv4 as IPv6 has it; 0: none */
     uint8_t check[CHECK_BYTES]; /* of all before it */
-    uint8_t reserved[12];
 };
 static_assert(sizeof(struct id_content) == sizeof(struct tutti_unique_id), "copied as bytes");
 
@@ -50,7 +59,8 @@ static struct fork_mutex lock = FORK_MUTEX(forget);
 /* Of this process, once it has made an id. */
 static tutti_store_t *home;
 static uint16_t home_port;
-static struct in_addr home_address;
+static enum id_reach home_reach;
+static struct in6_addr home_address;
 static char home_secret[SECRET_CHARS + 1];
 
 static void forget(void)
@@ -84,14 +94,36 @@ static enum tutti_status port_note(void *context, uint16_t port)
     return TUTTI_OK;
 }
 
-static enum tutti_status home_open(struct in_addr address)
+/* Sets home_reach and home_address. `everywhere`: of unique_id_make(). NULL: as the environment
+ * says. */
+static enum tutti_status home_place(const struct in_addr *everywhere)
+{
+    const char *named = everywhere ? NULL : getenv("TUTTI_ID_ADDRESS");
+    home_reach = ID_LOOPBACK;
+    memset(&home_address, 0, sizeof home_address);
+    if (named && *named) {
+        home_reach = ID_ADDRESS;
+        return id_address_find(named, &home_address);
+    }
+    if (everywhere && everywhere->s_addr) {
+        home_reach = ID_ALL;
+        home_address = id_address_mapped(*everywhere);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status home_open(const struct in_addr *everywhere)
 {
     struct store_url url = {.kind = STORE_TCP, .text = "127.0.0.1", .server = true};
     int64_t timeout_ms = 0;
-    if (address.s_addr)
+    enum tutti_status status = home_place(everywhere);
+    if (status != TUTTI_OK)
+        return status;
+    if (home_reach == ID_ALL)
         snprintf(url.bind, sizeof url.bind, "0.0.0.0");
-    home_address = address;
-    enum tutti_status status = store_default_timeout(&timeout_ms);
+    if (home_reach == ID_ADDRESS)
+        id_address_text(&home_address, url.bind, sizeof url.bind);
+    status = store_default_timeout(&timeout_ms);
     if (status == TUTTI_OK)
         status = hex_fill(home_secret, SECRET_CHARS);
     if (status != TUTTI_OK)
@@ -100,13 +132,16 @@ static enum tutti_status home_open(struct in_addr address)
                                         .connect_ms = timeout_ms,
                                         .timeout_ms = timeout_ms,
                                         .announce = port_note};
-    return tcp_open_with(&url, &options, &home);
+    status = tcp_open_with(&url, &options, &home);
+    return status != TUTTI_OK && home_reach == ID_ADDRESS
+               ? error_context(status, "TUTTI_ID_ADDRESS (an address of this host?)")
+               : status;
 }
 
-static enum tutti_status id_make(struct in_addr address, struct id_content *content)
+static enum tutti_status id_make(const struct in_addr *everywhere, struct id_content *content)
 {
     char key[TOKEN_CHARS + sizeof "/open"];
-    enum tutti_status status = home ? TUTTI_OK : home_open(address);
+    enum tutti_status status = home ? TUTTI_OK : home_open(everywhere);
     if (status == TUTTI_OK)
         status = hex_fill(content->token, TOKEN_CHARS);
     if (status != TUTTI_OK)
@@ -114,6 +149,7 @@ static enum tutti_status id_make(struct in_addr address, struct id_content *cont
     content->magic = ID_MAGIC;
     content->version = TUTTI_VERSION;
     content->port = home_port;
+    content->reach = (uint16_t)home_reach;
     memcpy(content->secret, home_secret, SECRET_CHARS);
     process_identify(&content->owner);
     content->address = home_address;
@@ -122,12 +158,7 @@ static enum tutti_status id_make(struct in_addr address, struct id_content *cont
     return tutti_store_set(home, key, "", 0);
 }
 
-enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id)
-{
-    return unique_id_make((struct in_addr){0}, id);
-}
-
-enum tutti_status unique_id_make(struct in_addr address, struct tutti_unique_id *id)
+static enum tutti_status make(const struct in_addr *everywhere, struct tutti_unique_id *id)
 {
     static const char call[] = "tutti_unique_id_create";
     struct id_content content = {.magic = 0};
@@ -135,12 +166,22 @@ enum tutti_status unique_id_make(struct in_addr address, struct tutti_unique_id 
         return error_set(TUTTI_ERR_INVALID, "%s: id is NULL", call);
     memset(id, 0, sizeof *id);
     fork_mutex_lock(&lock);
-    enum tutti_status status = id_make(address, &content);
+    enum tutti_status status = id_make(everywhere, &content);
     fork_mutex_unlock(&lock);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
     memcpy(id, &content, sizeof *id);
     return TUTTI_OK;
+}
+
+enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id)
+{
+    return make(NULL, id);
+}
+
+enum tutti_status unique_id_make(struct in_addr address, struct tutti_unique_id *id)
+{
+    return make(&address, id);
 }
 
 /* ---- the ranks ------------------------------------------------------------------------------- */
@@ -151,6 +192,12 @@ static bool is_elsewhere(const struct id_content *content)
     struct process self;
     process_identify(&self);
     return content->owner.host && self.host && content->owner.host != self.host;
+}
+
+/* Whether this rank reaches the store at the id's address. */
+static bool uses_address(const struct id_content *content)
+{
+    return content->reach == ID_ADDRESS || (content->reach == ID_ALL && is_elsewhere(content));
 }
 
 static enum tutti_status id_check(const struct id_content *content)
@@ -173,6 +220,11 @@ static enum tutti_status id_check(const struct id_content *content)
                          "process %" PRId64 ", which made the id and serves it, has ended: it must "
                          "live until all ranks have their communicator",
                          content->owner.pid);
+    if (is_elsewhere(content) && !uses_address(content))
+        return error_set(TUTTI_ERR_DECLINED,
+                         "the id was made on another host, where its store listens on loopback "
+                         "alone: TUTTI_ID_ADDRESS of the process that makes the id names another "
+                         "address, or an interface");
     return TUTTI_OK;
 }
 
@@ -185,8 +237,8 @@ static enum tutti_status store_join(const struct id_content *content, int64_t ti
         .secret = secret, .connect_ms = timeout_ms, .timeout_ms = timeout_ms, .is_up = true};
     memcpy(secret, content->secret, SECRET_CHARS);
     memcpy(token, content->token, TOKEN_CHARS);
-    if (is_elsewhere(content))
-        inet_ntop(AF_INET, &content->address, url.text, sizeof url.text);
+    if (uses_address(content))
+        id_address_text(&content->address, url.text, sizeof url.text);
     enum tutti_status status = tcp_open_with(&url, &options, store);
     explicit_bzero(secret, sizeof secret);
     return status == TUTTI_OK ? store_prefix_add(*store, token) : status;
@@ -199,9 +251,6 @@ enum tutti_status unique_id_store(const struct tutti_unique_id *id, tutti_store_
     memcpy(&content, id, sizeof content);
     *store = NULL;
     enum tutti_status status = id_check(&content);
-    if (status == TUTTI_OK && is_elsewhere(&content) && !content.address.s_addr)
-        status = error_set(TUTTI_ERR_DECLINED,
-                           "the id was made on another host, which has no address in a network");
     if (status == TUTTI_OK)
         status = store_default_timeout(&timeout_ms);
     return status == TUTTI_OK ? store_join(&content, timeout_ms, store) : status;
@@ -248,23 +297,26 @@ static enum tutti_status create_from_id(const struct id_content *content, int ra
                                         const struct tutti_comm_options *options,
                                         tutti_comm_t **comm)
 {
-    tutti_store_t *store = NULL;
+    struct kept_store *kept;
     int64_t timeout_ms = options->timeout_ms;
     enum tutti_status status = id_check(content);
-    if (status == TUTTI_OK && is_elsewhere(content))
-        status = error_set(TUTTI_ERR_DECLINED,
-                           "the id was made on another host: Tutti joins the ranks of one host");
     if (status == TUTTI_OK)
         status = store_default_timeout(&timeout_ms);
     if (status == TUTTI_OK)
-        status = store_join(content, timeout_ms, &store);
+        status = kept_store_make(&kept);
+    if (status != TUTTI_OK)
+        return status;
+    status = store_join(content, timeout_ms, &kept->store);
     if (status == TUTTI_OK)
-        status = use_check(store, rank);
+        status = use_check(kept->store, rank);
     if (status == TUTTI_OK)
-        status = tutti_comm_create(store, rank, world_size, options, comm);
+        status = tutti_comm_create(kept->store, rank, world_size, options, comm);
     if (status == TUTTI_OK)
-        use_end(*comm, store);
-    tutti_store_close(store);
+        use_end(*comm, kept->store);
+    if (status == TUTTI_OK && (*comm)->backend->many_hosts)
+        (*comm)->kept = kept;
+    else
+        kept_store_release(kept);
     return status;
 }
 
@@ -289,10 +341,6 @@ enum tutti_status tutti_comm_create_from_id(const struct tutti_unique_id *id, in
     if (options.defer)
         status = error_set(TUTTI_ERR_INVALID,
                            "options->defer: the ranks meet in this call, so it must be false");
-    else if (options.fabric)
-        status = error_set(TUTTI_ERR_INVALID,
-                           "options->fabric: ranks of several hosts use their store until the "
-                           "destroy, and an id's ends with this call: use tutti_comm_create()");
     else
         status = create_from_id(&content, rank, world_size, &options, comm);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);

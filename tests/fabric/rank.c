@@ -2,6 +2,7 @@
 #include "rank.h"
 
 #include "pattern.h"
+#include "tutti/communicators.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -84,19 +85,13 @@ static bool run_threads(tutti_fabric_t *fabric)
     return true;
 }
 
-/* A communicator of both hosts, whose names tell them apart. */
-static bool run_comm(tutti_fabric_t *fabric)
+/* Sums of several lengths; destroys the communicator. */
+static bool check_comm(tutti_comm_t *comm)
 {
     enum { COUNT = 300000 };
-    const struct tutti_comm_options options = {
-        .struct_size = sizeof options, .timeout_ms = PATTERN_TIMEOUT_MS, .fabric = fabric};
     static const size_t counts[] = {1, 1000, COUNT};
     static float values[COUNT];
-    char host[64] = "", text[4096];
-    tutti_comm_t *comm;
-    gethostname(host, sizeof host - 1);
-    setenv("TUTTI_HOST_ID", host, 1);
-    CHECK(tutti_comm_create(store, rank, size, &options, &comm) == TUTTI_OK);
+    char text[4096];
     tutti_comm_describe(comm, text, sizeof text);
     CHECK(strstr(text, "hosts: 2\n") && strstr(text, "fabric: mpi"));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -110,6 +105,28 @@ static bool run_comm(tutti_fabric_t *fabric)
     CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     tutti_comm_destroy(comm);
     return true;
+}
+
+/* Communicators of both hosts, whose names tell them apart: one that meets on the store, and one on
+ * the store of an id, which rank 0 serves on the cable. */
+static bool run_comm(tutti_fabric_t *fabric)
+{
+    const struct tutti_comm_options options = {
+        .struct_size = sizeof options, .timeout_ms = PATTERN_TIMEOUT_MS, .fabric = fabric};
+    char host[64] = "";
+    struct tutti_unique_id id;
+    tutti_comm_t *comm;
+    size_t bytes;
+    gethostname(host, sizeof host - 1);
+    setenv("TUTTI_HOST_ID", host, 1);
+    CHECK(tutti_comm_create(store, rank, size, &options, &comm) == TUTTI_OK && check_comm(comm));
+    setenv("TUTTI_ID_ADDRESS", "v0", 1);
+    if (rank == 0)
+        CHECK(tutti_unique_id_create(&id) == TUTTI_OK &&
+              tutti_store_set(store, "id", &id, sizeof id) == TUTTI_OK);
+    CHECK(tutti_store_get(store, "id", PATTERN_TIMEOUT_MS, &id, sizeof id, &bytes) == TUTTI_OK);
+    CHECK(tutti_comm_create_from_id(&id, rank, size, &options, &comm) == TUTTI_OK);
+    return check_comm(comm);
 }
 
 /* What leaves links of no more use. */

@@ -7,6 +7,7 @@
  *   order that the contract leaves free.
  * - faults: what happens to one rank, or between hosts, is a fault on all ranks, which names it.
  * - parts: what becomes of a split.
+ * - ids: the ranks of hosts meet on an id's store, where its maker says.
  * - refusals: what such a communicator does not serve says so, and so do ranks without a fabric.
  *
  * usage: test_hierarchy
@@ -401,7 +402,7 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct tutti_comm_options options = {.struct_size = sizeof options, .name = "plain"};
     char text[4096];
-    tutti_comm_t *comm, *sub;
+    tutti_comm_t *comm;
     host_set("AAB"[rank]);
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_DECLINED);
     RANKS_CHECK(says("rank 0, rank 1 on") && says("rank 2 on") && says("options->fabric"));
@@ -422,12 +423,63 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_describe(comm, text, sizeof text);
     RANKS_CHECK(strstr(text, "hosts: 2\n") && strstr(text, "host: rank 0, rank 1,") &&
                 strstr(text, "fabric: loopback"));
-    struct tutti_unique_id id = {{0}};
-    RANKS_CHECK(tutti_comm_create_from_id(&id, rank, 3, &options, &sub) == TUTTI_ERR_INVALID);
-    RANKS_CHECK(says("options->fabric"));
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     tutti_comm_destroy(comm);
     tutti_fabric_close(fabric);
+    return 0;
+}
+
+/* ---- ids ------------------------------------------------------------------------------------- */
+
+/* Rank 0 makes the id. What is split from a communicator uses the id's store after its end. */
+static int from_id(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_comm_options options = {.struct_size = sizeof options};
+    struct tutti_unique_id id;
+    tutti_comm_t *comm, *sub;
+    float memory[100] = {0};
+    size_t size;
+    host_set("AAB"[rank]);
+    RANKS_CHECK(loopback_open(loopback, rank, &fabric) == TUTTI_OK);
+    if (rank == 0) {
+        setenv("TUTTI_ID_ADDRESS", "127.0.0.2", 1);
+        RANKS_CHECK(tutti_unique_id_create(&id) == TUTTI_OK);
+        RANKS_CHECK(tutti_store_set(store, "id", &id, sizeof id) == TUTTI_OK);
+    }
+    RANKS_CHECK(tutti_store_get(store, "id", RANKS_TIMEOUT_MS, &id, sizeof id, &size) == TUTTI_OK);
+    RANKS_CHECK(tutti_comm_create_from_id(&id, rank, 3, &options, &comm) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(says("options->fabric"));
+    options.fabric = fabric;
+    RANKS_CHECK(ranks_meet(ranks, 1)); /* no rank asks for it again before all were declined */
+    RANKS_CHECK(tutti_comm_create_from_id(&id, rank, 3, &options, &comm) == TUTTI_OK);
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_OK);
+    RANKS_CHECK(tutti_comm_split(comm, 0, -rank, NULL, &sub) == TUTTI_OK);
+    tutti_comm_destroy(comm);
+    RANKS_CHECK(ranks_meet(ranks, 2));
+    if (rank == 2)
+        tutti_comm_abort(sub);
+    RANKS_CHECK(sum(sub, 100, memory) == TUTTI_ERR_ABORTED); /* by the store, to the other host */
+    RANKS_CHECK(ranks_meet(ranks, 3));
+    tutti_comm_destroy(sub);
+    RANKS_CHECK(ranks_meet(ranks, 4)); /* rank 0 serves them until then */
+    return 0;
+}
+
+/* Rank 0's store listens on loopback alone. */
+static int from_near_id(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_comm_options options = {.struct_size = sizeof options, .timeout_ms = 300};
+    struct tutti_unique_id id;
+    tutti_comm_t *comm;
+    size_t size;
+    host_set("AB"[rank]);
+    if (rank == 0)
+        RANKS_CHECK(tutti_unique_id_create(&id) == TUTTI_OK &&
+                    tutti_store_set(store, "id", &id, sizeof id) == TUTTI_OK);
+    RANKS_CHECK(tutti_store_get(store, "id", RANKS_TIMEOUT_MS, &id, sizeof id, &size) == TUTTI_OK);
+    const enum tutti_status status = tutti_comm_create_from_id(&id, rank, 2, &options, &comm);
+    RANKS_CHECK(status == (rank ? TUTTI_ERR_DECLINED : TUTTI_ERR_TIMEOUT));
+    RANKS_CHECK(rank == 0 || says("TUTTI_ID_ADDRESS"));
     return 0;
 }
 
@@ -439,6 +491,7 @@ int main(void)
         {"aborted", aborted, {4}},   {"left", left, {4}},
         {"silent", silent, {4}},     {"broken", broken, {4}},
         {"parts", split_parts, {4}}, {"refusals", refusals, {3}},
+        {"from_id", from_id, {3}},   {"from_near_id", from_near_id, {2}},
     };
     const int skip = ranks_skip_cuda("fabrics of CPU ranks");
     int failures = 0;

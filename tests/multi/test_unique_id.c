@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Communicators from an id: made by a rank or by another process, used once, wrong, or of a process
- * that has ended.
+ * that has ended; at what address they are served.
  *
  * usage: test_unique_id threads|processes
  */
 #include "ranks.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -133,7 +134,7 @@ static int refuse(void)
     CHECK(tutti_comm_create_from_id(&id, 0, 1, NULL, NULL) == TUTTI_ERR_INVALID);
     CHECK(tutti_comm_create_from_id(&id, 0, 1, &options, &comm) == TUTTI_ERR_INVALID);
     CHECK(strstr(tutti_last_error(), "defer"));
-    for (size_t i = 0; i < 112; i++) {
+    for (size_t i = 0; i < sizeof id; i++) {
         changed = id;
         changed.bytes[i] ^= 1;
         CHECK(tutti_comm_create_from_id(&changed, 0, 1, NULL, &comm) == TUTTI_ERR_INVALID);
@@ -168,6 +169,41 @@ static int ended(void)
     return 0;
 }
 
+/* Whether a process that makes its first id with this TUTTI_ID_ADDRESS is told so. */
+static int address_is(const char *named, enum tutti_status expected, const char *text)
+{
+    const pid_t child = fork();
+    int how;
+    if (child == 0) {
+        struct tutti_unique_id id;
+        tutti_comm_t *comm;
+        setenv("TUTTI_ID_ADDRESS", named, 1);
+        CHECK(tutti_unique_id_create(&id) == expected);
+        if (expected != TUTTI_OK) {
+            CHECK(strstr(tutti_last_error(), "TUTTI_ID_ADDRESS"));
+            CHECK(strstr(tutti_last_error(), text));
+            setenv("TUTTI_ID_ADDRESS", "127.0.0.1", 1); /* it may try again */
+            CHECK(tutti_unique_id_create(&id) == TUTTI_OK);
+        }
+        CHECK(tutti_comm_create_from_id(&id, 0, 1, NULL, &comm) == TUTTI_OK && works(comm));
+        tutti_comm_destroy(comm);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &how, 0) == child && WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    return 0;
+}
+
+static int addresses(void)
+{
+    return address_is("127.0.0.3", TUTTI_OK, "") || address_is("lo", TUTTI_OK, "") ||
+           address_is("10.9.0", TUTTI_ERR_INVALID, "neither an IP address nor an interface") ||
+           address_is("eth99", TUTTI_ERR_INVALID, "eth99") ||
+           address_is("0.0.0.0", TUTTI_ERR_INVALID, "one interface") ||
+           address_is("::", TUTTI_ERR_INVALID, "one interface") ||
+           address_is("fe80::1", TUTTI_ERR_INVALID, "link") ||
+           address_is("192.0.2.7", TUTTI_ERR_SYSTEM, "192.0.2.7"); /* of documents */
+}
+
 int main(int argc, char **argv)
 {
     static ranks_fn *const parts[] = {live, late, disagree, outside};
@@ -187,5 +223,5 @@ int main(int argc, char **argv)
             failures += ranks_run(ranks, parts[i]);
             ranks_destroy(ranks);
         }
-    return failures || refuse() || (!threads && ended());
+    return failures || refuse() || (!threads && (ended() || addresses()));
 }
