@@ -73,7 +73,8 @@ struct tutti_shrink_result {
  *   remaining ranks can reach. Its server must still live: one that rank 0 served has ended with
  *   it, so use "file:PATH", or a store that another process serves, such as torchrun's agent.
  *   Borrowed during the call, by ranks on several hosts until the new communicator is destroyed.
- *   These learn by themselves of a death on a host where another rank lives; else exclude the rank
+ *   These learn of the death of a host's last rank by the old communicator's store, if that is a
+ *   tcp store of Tutti's; with any other one, exclude such a rank
  * - [in] options: may be NULL
  * - [out] shrunk: destroy it with tutti_comm_destroy()
  * - [in,out] result: may be NULL. Filled also after a failure

@@ -571,11 +571,11 @@ struct tutti_comm_options {
     int max_blocks;
     /* For CPU only so far: an engine between hosts, by tutti_fabric_open() (tutti/fabric.h), for
      * ranks that run on several: all ranks pass a fabric of one name, or none. Sums have the bits
-     * of the same ranks on one host. While an operation waits, the ranks look in the store for
-     * another host's fault, so the store outlives the communicator. An abort is seen there once a
-     * rank of that host is in a call. What is split or shrunk has this fabric, too. Process groups
-     * need MPI_THREAD_MULTIPLE. Strict mode serves one host. NULL: the ranks have to run on one
-     * host. Ranks that do so do not use the fabric. Compared. */
+     * of the same ranks on one host. While an operation waits, the ranks look in the store, which
+     * outlives the communicator, for faults of other hosts: an abort once a rank of that host is in
+     * a call; with a tcp store of Tutti's each death. What is split or shrunk has this fabric, too.
+     * Process groups need MPI_THREAD_MULTIPLE. Strict mode serves one host. NULL: the ranks have to
+     * run on one host. Ranks that do so do not use the fabric. Compared. */
     struct tutti_fabric *fabric;
     /* For CPU only: the caller's own threads, which share the copies and sums of a long operation.
      * An operation calls `parallel` at most once, with up to `threads` tasks, 1 to

@@ -95,6 +95,7 @@ static void hosts_find(const struct host_record *records, int size, struct hosts
         while (!same_host(&records[low].identity, &records[r].identity))
             low++;
         hosts->of[r] = low < r ? hosts->of[low] : hosts->count++;
+        snprintf(hosts->names[hosts->of[r]], HOST_NAME_BYTES, "%.63s", records[low].identity.name);
     }
 }
 

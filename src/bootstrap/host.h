@@ -7,7 +7,7 @@
 #include "coll/backend.h"
 #include "ipc/channel.h"
 
-enum { HOST_CPU_BYTES = 128 }; /* a bit mask of 1024 processors */
+enum { HOST_CPU_BYTES = 128 /* a bit mask of 1024 processors */, HOST_NAME_BYTES = 64 };
 
 /* The offsets of magic and version never change, so that other versions are recognised. */
 struct host_identity {
@@ -15,7 +15,7 @@ struct host_identity {
     uint32_t version; /* TUTTI_VERSION */
     uint32_t layout;  /* LAYOUT_VERSION */
     char boot_id[40];
-    char name[64]; /* of the host, for messages only */
+    char name[HOST_NAME_BYTES]; /* of the host, for messages only */
     struct channel_address address;
     int32_t world_size;
     uint32_t user;                /* effective */
@@ -38,7 +38,8 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
 /* Which ranks share a host. Hosts are numbered in the order of their least ranks. */
 struct hosts {
     int count;
-    int of[TUTTI_MAX_RANKS]; /* [r]: the number of rank r's host */
+    int of[TUTTI_MAX_RANKS];                      /* [r]: the number of rank r's host */
+    char names[TUTTI_MAX_RANKS][HOST_NAME_BYTES]; /* [host] */
 };
 
 /* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another user

@@ -41,7 +41,10 @@ static void hosts_read(struct hierarchy *self, const struct hosts *hosts)
     self->first[hosts->count] = next;
     self->local = self->local_of[self->comm->rank];
     self->names = (struct peers_names){.ranks = &self->members[self->first[self->host]],
-                                       .sequence = &self->sequence};
+                                       .sequence = &self->sequence,
+                                       .hosts = self->host_names,
+                                       .host_of = self->host_of};
+    memcpy(self->host_names, hosts->names, sizeof self->host_names);
 }
 
 /* Cuts the tree of `count` leaves into the largest subtrees that are on one host. */
@@ -128,22 +131,29 @@ static enum tutti_status node_open(struct hierarchy *self, const struct comm_mee
     return status == TUTTI_OK ? comm_assemble(node, &how) : status;
 }
 
-/* Collective over all ranks: the link, once each rank has told how its node came out. */
+/* Collective over all ranks: the link, once each rank has told how its node came out. Behind its
+ * address in the fabric each rank says whether its process serves the store. */
 static enum tutti_status link_open(struct hierarchy *self, const struct comm_meeting *met,
                                    enum tutti_status status)
 {
     struct tutti_comm *const comm = self->comm;
     struct tutti_fabric *const fabric = comm->fabric;
     const size_t each = fabric->ops->address_bytes;
-    unsigned char own[FABRIC_ADDRESS_BYTES] = {0};
+    unsigned char own[FABRIC_ADDRESS_BYTES + 1] = {0}, row[FABRIC_ADDRESS_BYTES + 1];
     unsigned char *all = malloc((size_t)comm->world_size * each);
     if (status == TUTTI_OK && !all)
         status = error_errno("the addresses of %d ranks", comm->world_size);
     if (status == TUTTI_OK)
         status = fabric->ops->address(fabric, comm->rank, own);
-    status = gather_agree(met->gather, status, own, each, deadline_timeout_ms(met->how->deadline));
-    for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++)
-        gather_value(met->gather, r, all + (size_t)r * each, each);
+    own[each] = self->store.serves;
+    status =
+        gather_agree(met->gather, status, own, each + 1, deadline_timeout_ms(met->how->deadline));
+    for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++) {
+        gather_value(met->gather, r, row, each + 1);
+        memcpy(all + (size_t)r * each, row, each);
+        if (row[each])
+            self->server = r;
+    }
     if (status == TUTTI_OK)
         status = fabric_connect(fabric, comm->rank, comm->world_size, all, met->how->deadline,
                                 met->how->interrupt, &self->link);
@@ -157,6 +167,13 @@ static bool headers_have_come(void *opaque)
     bool done = true;
     return !self->header_batch || fabric_test(self->link, self->header_batch, &done) != TUTTI_OK ||
            done;
+}
+
+static void wills_end(struct hierarchy *self)
+{
+    struct tutti_store view = store_bounded(&self->store, deadline_after(STORE_GRACE_MS), NULL);
+    if (self->store.prefix)
+        store_wills_end(&view, "");
 }
 
 static void hierarchy_free(struct hierarchy *self)
@@ -195,12 +212,15 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
     self->store = store_bounded(met->how->store, DEADLINE_NEVER, NULL);
     self->store.is_view = true;
     self->store.prefix = NULL;
+    self->server = -1;
     hosts_read(self, met->hosts);
     tree_cut(self, 0, comm->world_size);
     snprintf(prefix, sizeof prefix, "%stutti/%s/%" PRId64 "/",
              met->how->store->prefix ? met->how->store->prefix : "", comm->name,
              met->meeting->generation);
     enum tutti_status status = store_prefix_add(&self->store, prefix);
+    if (status == TUTTI_OK)
+        hierarchy_will(self, met->how);
     if (status == TUTTI_OK)
         status = node_open(self, met);
     const bool has_node = status == TUTTI_OK;
@@ -210,6 +230,7 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
     if (status != TUTTI_OK) {
         if (has_node)
             peers_close(comm->peers);
+        wills_end(self);
         hierarchy_free(self);
         return status;
     }
@@ -239,13 +260,16 @@ static void leave(struct hierarchy *self)
     const uint64_t last = self->sequence;
     char key[HIERARCHY_KEY_BYTES];
     int64_t left = 0;
-    hierarchy_left_key(self->comm->rank, key);
-    (void)tutti_store_set(&view, key, &last, sizeof last);
+    hierarchy_key(HIERARCHY_LEFT_KEY, self->comm->rank, key);
+    const enum tutti_status status = tutti_store_set(&view, key, &last, sizeof last);
+    wills_end(self);
+    if (status != TUTTI_OK) /* the store is lost */
+        return;
     if (tutti_store_add(&view, HIERARCHY_LEFT_KEY, 1, &left) != TUTTI_OK ||
         left < self->comm->world_size)
         return;
     for (int r = 0; r < self->comm->world_size; r++) {
-        hierarchy_left_key(r, key);
+        hierarchy_key(HIERARCHY_LEFT_KEY, r, key);
         (void)tutti_store_delete(&view, key, NULL);
     }
     (void)tutti_store_delete(&view, HIERARCHY_LEFT_KEY, NULL);

@@ -47,8 +47,9 @@ struct hierarchy {
     struct peers_names names; /* of the node's ranks in the whole */
     void (*on_failure)(void *hierarchy);
 
-    int host, hosts;                /* this rank's host, and how many there are */
-    int local;                      /* this rank in its node */
+    int host, hosts; /* this rank's host, and how many there are */
+    int local;       /* this rank in its node */
+    char host_names[TUTTI_MAX_RANKS][HOST_NAME_BYTES];
     int host_of[TUTTI_MAX_RANKS];   /* [rank] */
     int local_of[TUTTI_MAX_RANKS];  /* [rank]: in the node of its host */
     int members[TUTTI_MAX_RANKS];   /* host by host */
@@ -73,6 +74,7 @@ struct hierarchy {
 
     /* The store, where ranks of other hosts find a fault. */
     tutti_store_t store; /* a view, with a prefix of its own */
+    int server;          /* the rank whose process serves the store; -1: none, or not known */
     /* Guards what follows: tutti_comm_status() of any thread looks there, too. */
     pthread_mutex_t lock;
     int64_t looked_at;          /* when this rank last looked there */
@@ -198,13 +200,17 @@ enum tutti_status hierarchy_reserve(struct hierarchy *self, size_t bytes);
 /* The engine has failed, as `fault` says; its text is the last error. Often that is because a rank
  * has failed, and has told so. Fails with the fault that stands then. Returns its status. */
 enum tutti_status hierarchy_engine_failed(struct hierarchy *self, const struct tutti_fault *fault);
-/* The key that a rank sets when it leaves, to the number of its last operation. */
+/* The keys of one rank: "left" is set by a rank that leaves, to the number of its last operation,
+ * and "dead" by the store, if its process has ended without that. */
 enum { HIERARCHY_KEY_BYTES = 24 };
-#define HIERARCHY_LEFT_KEY "left" /* how many have done that */
-static inline void hierarchy_left_key(int rank, char key[HIERARCHY_KEY_BYTES])
+#define HIERARCHY_LEFT_KEY "left" /* how many have left */
+#define HIERARCHY_DEAD_KEY "dead" /* is there if a rank is dead */
+static inline void hierarchy_key(const char *what, int rank, char key[HIERARCHY_KEY_BYTES])
 {
-    snprintf(key, HIERARCHY_KEY_BYTES, "left/%d", rank);
+    snprintf(key, HIERARCHY_KEY_BYTES, "%s/%d", what, rank);
 }
+/* Tells the store what to set if this process ends without leaving. */
+void hierarchy_will(struct hierarchy *self, const struct comm_assembly *how);
 /* Looks in the store whether a rank has failed. Returns true if it finds a fault, in foreign. */
 bool hierarchy_look(struct hierarchy *self);
 /* Whether a look has found a fault. */

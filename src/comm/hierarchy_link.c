@@ -27,6 +27,51 @@ enum {
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
+/* Where the store keeps no wills, ranks of other hosts notice a death by the engine, or by their
+ * time-outs. */
+void hierarchy_will(struct hierarchy *self, const struct comm_assembly *how)
+{
+    struct tutti_store view = store_bounded(&self->store, how->deadline, how->interrupt);
+    const int rank = self->comm->rank;
+    char key[HIERARCHY_KEY_BYTES];
+    struct tutti_fault fault;
+    memset(&fault, 0, sizeof fault);
+    fault.status = TUTTI_ERR_PEER_DEAD;
+    fault.rank = fault.peer = rank;
+    hierarchy_key(HIERARCHY_DEAD_KEY, rank, key);
+    enum tutti_status status = store_will(&view, key, "", 0);
+    if (status == TUTTI_OK)
+        status = store_will(&view, HIERARCHY_DEAD_KEY, "", 0);
+    if (status == TUTTI_OK)
+        status = store_will(&view, "fault", &fault, sizeof fault);
+    if (status != TUTTI_OK)
+        log_write(TUTTI_LOG_INFO, rank,
+                  "other hosts notice the death of a last rank of this one by the fabric, or by "
+                  "their time-outs: %s",
+                  tutti_last_error());
+}
+
+static void tell(struct hierarchy *self, const struct tutti_fault *fault)
+{
+    pthread_mutex_lock(&self->lock);
+    self->foreign = *fault;
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* The store has ended with the process that served it. */
+static bool server_has_died(struct hierarchy *self)
+{
+    if (self->server < 0 || self->host_of[self->server] == self->host ||
+        !store_server_has_died(&self->store))
+        return false;
+    const struct tutti_fault fault = {.struct_size = sizeof fault,
+                                      .status = TUTTI_ERR_PEER_DEAD,
+                                      .rank = self->comm->rank,
+                                      .peer = self->server};
+    tell(self, &fault);
+    return true;
+}
+
 bool hierarchy_look(struct hierarchy *self)
 {
     struct tutti_store view = store_bounded(&self->store, deadline_after(STORE_GRACE_MS), NULL);
@@ -36,14 +81,14 @@ bool hierarchy_look(struct hierarchy *self)
     self->looked_at = deadline_now();
     pthread_mutex_unlock(&self->lock);
     if (store_look_up(&view, "fault", &found, sizeof found, &there) != TUTTI_OK || !there)
-        return false;
+        return server_has_died(self);
     const int size = self->comm->world_size; /* the store's content comes from other processes */
     if (found.rank < 0 || found.rank >= size || found.peer < 0 || found.peer >= size)
         return false;
     found.status = error_told((int32_t)found.status);
-    pthread_mutex_lock(&self->lock);
-    self->foreign = found;
-    pthread_mutex_unlock(&self->lock);
+    if (found.status == TUTTI_ERR_PEER_DEAD && found.rank == found.peer)
+        found.rank = self->comm->rank; /* a will: no other rank has noticed it */
+    tell(self, &found);
     return true;
 }
 
@@ -70,9 +115,25 @@ static bool has_left(struct hierarchy *self, int rank)
     char key[HIERARCHY_KEY_BYTES];
     uint64_t last = 0;
     bool there = false;
-    hierarchy_left_key(rank, key);
+    hierarchy_key(HIERARCHY_LEFT_KEY, rank, key);
     return store_look_up(&view, key, &last, sizeof last, &there) == TUTTI_OK && there &&
            last < self->sequence;
+}
+
+/* Adds the ranks of other hosts that have a key of this kind, if any rank has one. */
+static void add_those_with(struct hierarchy *self, struct tutti_store *view, const char *what,
+                           struct rank_set *ranks)
+{
+    bool any = false;
+    if (store_has(view, what, &any) != TUTTI_OK)
+        any = false;
+    for (int r = 0; r < self->comm->world_size && any; r++) {
+        char key[HIERARCHY_KEY_BYTES];
+        bool there = false;
+        hierarchy_key(what, r, key);
+        if (self->host_of[r] != self->host && store_has(view, key, &there) == TUTTI_OK && there)
+            rank_set_add(ranks, r);
+    }
 }
 
 struct rank_set hierarchy_left(void *opaque)
@@ -80,16 +141,10 @@ struct rank_set hierarchy_left(void *opaque)
     struct hierarchy *self = opaque;
     struct tutti_store view = store_bounded(&self->store, deadline_after(STORE_GRACE_MS), NULL);
     struct rank_set left = rank_set_none;
-    bool any = false;
-    if (store_has(&view, HIERARCHY_LEFT_KEY, &any) != TUTTI_OK)
-        any = false;
-    for (int r = 0; r < self->comm->world_size && any; r++) {
-        char key[HIERARCHY_KEY_BYTES];
-        bool there = false;
-        hierarchy_left_key(r, key);
-        if (self->host_of[r] != self->host && store_has(&view, key, &there) == TUTTI_OK && there)
-            rank_set_add(&left, r);
-    }
+    add_those_with(self, &view, HIERARCHY_LEFT_KEY, &left);
+    add_those_with(self, &view, HIERARCHY_DEAD_KEY, &left);
+    if (server_has_died(self))
+        rank_set_add(&left, self->server);
     return left;
 }
 
@@ -364,7 +419,14 @@ static bool batch_look(struct peers *peers, void *opaque, enum wait_depth depth,
     return late;
 }
 
-static const struct wait_poll batch_waits = {.poll = batch_poll, .look = batch_look};
+static int batch_peer(const void *opaque)
+{
+    const struct hierarchy_state *state = opaque;
+    return PEERS_ELSEWHERE + state->peer;
+}
+
+static const struct wait_poll batch_waits = {
+    .poll = batch_poll, .look = batch_look, .peer = batch_peer};
 
 void hierarchy_state_init(struct hierarchy *self, struct request *request,
                           enum tutti_status (*next)(struct hierarchy_state *state),

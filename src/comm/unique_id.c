@@ -194,6 +194,15 @@ static bool is_elsewhere(const struct id_content *content)
     return content->owner.host && self.host && content->owner.host != self.host;
 }
 
+/* Whether this process serves the id. */
+static bool is_own(const struct id_content *content)
+{
+    struct process self;
+    process_identify(&self);
+    self.tid = content->owner.tid;
+    return memcmp(&self, &content->owner, sizeof self) == 0;
+}
+
 /* Whether this rank reaches the store at the id's address. */
 static bool uses_address(const struct id_content *content)
 {
@@ -241,7 +250,10 @@ static enum tutti_status store_join(const struct id_content *content, int64_t ti
         id_address_text(&content->address, url.text, sizeof url.text);
     enum tutti_status status = tcp_open_with(&url, &options, store);
     explicit_bzero(secret, sizeof secret);
-    return status == TUTTI_OK ? store_prefix_add(*store, token) : status;
+    if (status != TUTTI_OK)
+        return status;
+    (*store)->serves = is_own(content);
+    return store_prefix_add(*store, token);
 }
 
 enum tutti_status unique_id_store(const struct tutti_unique_id *id, tutti_store_t **store)

@@ -19,6 +19,9 @@
 #include "ipc/channel.h"
 #include "peers/bell.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 /* Packs a signature as headers have it. */
 static uint64_t pack(const struct tutti_signature *signature)
 {
@@ -64,9 +67,23 @@ static struct tutti_fault fault_named(const struct peers *peers)
 static enum tutti_status report(const struct peers *peers)
 {
     const struct tutti_fault fault = fault_named(peers);
+    const struct peers_names *names = peers->names;
     char text[512];
     tutti_fault_format(&fault, text, sizeof text);
-    return error_set(fault.status, "%s", text);
+    if (!names)
+        return error_set(fault.status, "%s", text);
+    if (fault.status == TUTTI_ERR_SYSTEM &&
+        names->host_of[fault.rank] != names->host_of[fault.peer])
+        snprintf(text, sizeof text,
+                 "the fabric failed between rank %d and rank %d in operation %" PRIu64
+                 ": the log of rank %d has the engine's error; create a new communicator",
+                 fault.rank, fault.peer, fault.sequence, fault.rank);
+    if (fault.rank == fault.peer)
+        return error_set(fault.status, "%s (rank %d runs on %s)", text, fault.peer,
+                         names->hosts[names->host_of[fault.peer]]);
+    return error_set(fault.status, "%s (rank %d runs on %s, rank %d on %s)", text, fault.rank,
+                     names->hosts[names->host_of[fault.rank]], fault.peer,
+                     names->hosts[names->host_of[fault.peer]]);
 }
 
 enum tutti_status peers_fail(struct peers *peers, const struct tutti_fault *fault)

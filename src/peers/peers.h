@@ -35,6 +35,8 @@ struct peers_ranks {
 struct peers_names {
     const int *ranks;         /* [r]: the number of rank r there */
     const uint64_t *sequence; /* the number of the running operation there */
+    char (*hosts)[64];        /* [host]: its name */
+    const int *host_of;       /* [r]: the host of rank r there */
 };
 /* The peer of a fault that is rank `peer - PEERS_ELSEWHERE` there, on another host. */
 enum { PEERS_ELSEWHERE = TUTTI_MAX_RANKS };
@@ -130,13 +132,14 @@ enum tutti_status peers_status(void *peers, struct tutti_fault *fault);
 
 /* Writes into the recorder what this rank knows of the other ranks. Any thread may call it. */
 void peers_survey(struct peers *peers);
-/* The first also records that this rank waits for the peer; for none if that is this rank. The
- * second records that the wait is over. */
+/* The first also records that this rank waits for the peer, which may be PEERS_ELSEWHERE and a
+ * rank; for none if that is this rank. The second records that the wait is over. */
 void peers_awaits(struct peers *peers, int peer);
 void peers_awaits_none(struct peers *peers);
 /* For reports: the rank for which a rank that waits for `peer` really waits. This is the peer, or
  * the rank for which the peer waits, and so on, up to one that waits for none or has stood still
- * for a second; the peer if they wait in a circle. */
+ * for a second; the peer if they wait in a circle. A rank of another host is PEERS_ELSEWHERE and
+ * more. */
 int peers_late_rank(const struct peers *peers, int peer);
 
 /* ---- copies between processes ---------------------------------------------------------------- */

@@ -54,11 +54,12 @@ void peers_awaits(struct peers *peers, int peer)
 {
     peers = peers_whole(peers);
     struct record_page *record = peers->faults.record;
-    uint32_t awaits = peer == peers->rank ? 0 : (uint32_t)peer + 1;
+    const bool any = peer != peers->rank;
     order_store_relaxed_u32(&peers->own->awaits_ms, now_ms());
-    order_store_relaxed_u32(&peers->own->awaits, awaits);
+    order_store_relaxed_u32(&peers->own->awaits, any ? (uint32_t)peer + 1 : 0);
     if (!record)
         return;
+    const uint32_t awaits = any ? (uint32_t)name_of(peers, peer) + 1 : 0;
     if (order_load_relaxed_u32(&record->awaits) != awaits) {
         order_store_relaxed_u64(&record->awaited_since, ticks_now());
         order_store_relaxed_u32(&record->awaits, awaits);
@@ -76,16 +77,27 @@ void peers_awaits_none(struct peers *peers)
         order_store_relaxed_u32(&peers->faults.record->awaits, 0);
 }
 
+/* The rank for which another one, or this one, waits, as awaits has it; 0: none is known. */
+static uint32_t awaited_by(const struct peers *peers, int rank, uint32_t now)
+{
+    const struct layout_arena *arena = peers->arenas[rank];
+    const uint32_t next = order_load_relaxed_u32(&arena->awaits);
+    const int32_t age_ms = (int32_t)(now - order_load_relaxed_u32(&arena->awaits_ms));
+    return age_ms > AWAITS_MS ? 0 : next;
+}
+
 int peers_late_rank(const struct peers *peers, int peer)
 {
     const uint32_t now = now_ms();
     int rank = peer;
     peers = peers_whole(peers);
-    for (int i = 0; i < peers->size && rank != peers->rank; i++) {
-        const struct layout_arena *arena = peers->arenas[rank];
-        const uint32_t next = order_load_relaxed_u32(&arena->awaits);
-        const int32_t age_ms = (int32_t)(now - order_load_relaxed_u32(&arena->awaits_ms));
-        if (next == 0 || next > (uint32_t)peers->size || age_ms > AWAITS_MS)
+    for (int i = 0; i < peers->size; i++) {
+        const uint32_t next = awaited_by(peers, rank, now);
+        if (peers->names && next > PEERS_ELSEWHERE)
+            return (int)next - 1;
+        if (rank == peers->rank)
+            break;
+        if (next == 0 || next > (uint32_t)peers->size)
             return rank;
         rank = (int)next - 1;
     }

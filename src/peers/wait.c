@@ -52,12 +52,18 @@ static bool poll_look(struct peers_wait *wait, enum wait_depth depth, bool late)
     return wait->poll->look(wait->peers, wait->state, depth, late, &wait->fault);
 }
 
+/* For reports: the rank for which the wait is. */
+static int awaited(const struct peers_wait *wait)
+{
+    return wait->word || !wait->poll->peer ? wait->peer : wait->poll->peer(wait->state);
+}
+
 static bool trouble_find(void *context, enum wait_depth depth)
 {
     struct peers_wait *wait = context;
     struct peers *peers = wait->peers;
     if (depth == WAIT_ALL)
-        peers_awaits(peers, wait->peer);
+        peers_awaits(peers, awaited(wait));
     return poll_look(wait, depth, false) ||
            (peers->operations && peers->operations->differs(wait)) ||
            peers_check(peers, wait->peer, depth != WAIT_MEMORY, &wait->fault) ||

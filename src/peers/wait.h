@@ -32,6 +32,8 @@ struct wait_poll {
      * NULL: the faults and exits of the ranks and the deadline end the wait. */
     bool (*look)(struct peers *peers, void *state, enum wait_depth depth, bool late,
                  struct tutti_fault *fault);
+    /* For reports: the rank for which the wait is, as peers_awaits() takes it. NULL: none. */
+    int (*peer)(const void *state);
 };
 /* Waits until the poll finds its event. */
 enum tutti_status wait_by_poll(struct peers *peers, const struct wait_poll *poll, void *state,

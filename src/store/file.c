@@ -386,7 +386,7 @@ static enum tutti_status make_url(const struct file *file, char **url)
 enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tutti_store_t **store)
 {
     static const struct map_store_ops ops = {file_lock, file_unlock, file_put, file_await_change};
-    static const struct store_kind kind = {map_store_serve, file_close};
+    static const struct store_kind kind = {.serve = map_store_serve, .close = file_close};
     int64_t handles;
     char *text = NULL;
     struct stat about;

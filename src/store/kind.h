@@ -28,6 +28,13 @@ enum store_op {
     STORE_NUM_KEYS,
 };
 
+/* A SET may be a will: store.h. */
+enum store_will {
+    STORE_WILL_NONE,
+    STORE_WILL_MAKE,
+    STORE_WILL_END, /* of all keys that begin with this one */
+};
+
 struct store_bytes {
     const void *data;
     size_t size;
@@ -39,6 +46,7 @@ struct store_call {
     const char *const *keys; /* each is "/", the handle's prefix and the caller's key */
     size_t count;
     struct store_bytes value, expected; /* of SET and COMPARE_SET */
+    enum store_will will;               /* with SET: not now */
     int64_t amount;                     /* of ADD */
     bool is_there;                      /* GET: all keys have been seen */
     /* Results. The first `each` bytes of value i go to values + i * each, its length to sizes[i].
@@ -59,6 +67,9 @@ struct store_call {
 struct store_kind {
     enum tutti_status (*serve)(void *context, struct store_call *call);
     void (*close)(void *context);
+    /* NULL: the kind keeps no wills. */
+    enum tutti_status (*will)(void *context, struct store_call *call);
+    bool (*server_has_died)(void *context);
 };
 
 static inline void store_call_put(const struct store_call *call, size_t i, struct store_bytes value)

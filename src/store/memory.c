@@ -98,7 +98,7 @@ static struct memory *memory_create(const char *name)
 enum tutti_status memory_open(const struct store_url *url, int64_t timeout_ms,
                               tutti_store_t **store)
 {
-    static const struct store_kind kind = {map_store_serve, memory_close};
+    static const struct store_kind kind = {.serve = map_store_serve, .close = memory_close};
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, init_changed);
     fork_mutex_lock(&lock);

@@ -333,7 +333,7 @@ static enum tutti_status check_ops(const struct tutti_store_ops *ops)
 enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *context,
                                        tutti_store_t **store)
 {
-    static const struct store_kind kind = {own_serve, own_close};
+    static const struct store_kind kind = {.serve = own_serve, .close = own_close};
     struct tutti_store_ops copy = {0};
     int64_t timeout_ms = 0;
     if (store)

@@ -255,7 +255,8 @@ static enum tutti_status run_checked(const tutti_store_t *store, struct store_ca
 {
     enum tutti_status status = waits(call) ? interrupt_ask(store->interrupt) : TUTTI_OK;
     if (status == TUTTI_OK)
-        status = store->kind->serve(store->context, call);
+        status = call->will == STORE_WILL_NONE ? store->kind->serve(store->context, call)
+                                               : store->kind->will(store->context, call);
     return status == TUTTI_ERR_TIMEOUT && call->is_pointless
                ? interrupt_ask_pointless(store->interrupt)
                : status;
@@ -411,4 +412,26 @@ enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *val
     const enum tutti_status status = run(store, &call, "tutti_store_compare_set", &key, 1, 0);
     *there = status == TUTTI_OK && size != 1;
     return *there ? store_value_check(key, size, bytes) : status;
+}
+
+/* ---- wills ----------------------------------------------------------------------------------- */
+
+enum tutti_status store_will(tutti_store_t *store, const char *key, const void *value, size_t size)
+{
+    struct store_call call = {.op = STORE_SET, .will = STORE_WILL_MAKE, .value = {value, size}};
+    if (!store->kind->will)
+        return error_set(TUTTI_ERR_DECLINED, "the store does not notice the end of a process");
+    return run(store, &call, "a will", &key, 1, 0);
+}
+
+void store_wills_end(tutti_store_t *store, const char *beginning)
+{
+    struct store_call call = {.op = STORE_SET, .will = STORE_WILL_END};
+    if (store->kind->will)
+        (void)run(store, &call, "a will", &beginning, 1, 0);
+}
+
+bool store_server_has_died(const tutti_store_t *store)
+{
+    return store->kind->server_has_died && store->kind->server_has_died(store->context);
 }

@@ -28,6 +28,7 @@ struct tutti_store {
     uint32_t epoch;                    /* of the process: a child of fork() owns nothing */
     bool is_view;                      /* another handle closes the context */
     bool is_bounded;                   /* made by store_bounded() */
+    bool serves;                       /* this process serves it: it ends with the process */
     char *url;                         /* NULL if no other process can open the store */
     char *prefix;                      /* goes before each key; NULL: nothing */
     int64_t deadline;                  /* of store_bounded(), else never */
@@ -63,6 +64,19 @@ enum tutti_status store_has(tutti_store_t *store, const char *key, bool *there);
  * a rank that deletes the key meanwhile does no harm, and nothing waits. */
 enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *value, size_t bytes,
                                 bool *there);
+
+/*
+ * Wills. A tcp store of ours sets the key to the value, unless it is there, once this process has
+ * ended, however it did. Until then it costs a connection for each process and store, which carries
+ * nothing. DECLINED: the store keeps no wills, being a file or one of PyTorch's.
+ */
+enum tutti_status store_will(tutti_store_t *store, const char *key, const void *value, size_t size);
+/* Takes back all wills of this process whose keys begin so. */
+void store_wills_end(tutti_store_t *store, const char *beginning);
+/* Of a process that has made a will: whether the process that serves the store has been killed, or
+ * has ended without closing it. Costs a call of the kernel, and sends nothing. False if the network
+ * broke. */
+bool store_server_has_died(const tutti_store_t *store);
 
 /*
  * Every rank whose last round has succeeded calls this. The last rank deletes what that round has

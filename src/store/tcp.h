@@ -6,7 +6,7 @@
  * u64 length and its bytes. A client first sends VALIDATE and, to see that the server answers,
  * PING. Keys of users begin with "/"; "init/" counts the ranks that have joined. VALIDATE, SET,
  * APPEND, MULTI_SET and QUEUE_PUSH have no reply.
- * PyTorch 2.13's client sends the requests 0 to 18; Tutti's sends AUTH, PROOF and WAIT_GET, too.
+ * PyTorch 2.13's client sends the requests 0 to 18; Tutti's sends those from 200 on, too.
  *
  * WAIT_GET is a WAIT whose reply is that of a MULTI_GET of its keys. A client sends it if the
  * server has answered a PING of TCP_ASK by TCP_ASK + 1. Any other server answers TCP_ASK.
@@ -40,6 +40,15 @@
 enum { TCP_NONCE_BYTES = 32 };
 
 /*
+ * WILL leaves a value for the end of the connection: if the client's process ends, however it does,
+ * the server sets the key, unless it is there. Wills are carried out in their order, all at once.
+ * WILL_END takes back those whose keys begin with `k`. Both have one byte as their reply. A
+ * connection that breaks (the network's error, the server's limits) leaves nothing: its client may
+ * live. A server that is closed sends one more byte to each client with a will, before it closes
+ * the connection. One that is killed sends none.
+ */
+
+/*
  * X(NAME, opcode, arguments): w a u32, i an i64, k a key, v a value, n 32 bytes; * a u64 count, and
  * what follows as many times.
  */
@@ -65,7 +74,9 @@ enum { TCP_NONCE_BYTES = 32 };
     X(BARRIER, 18, "ki")                                                                           \
     X(AUTH, 200, "n")                                                                              \
     X(PROOF, 201, "n")                                                                             \
-    X(WAIT_GET, 202, "*k")
+    X(WAIT_GET, 202, "*k")                                                                         \
+    X(WILL, 203, "kv")                                                                             \
+    X(WILL_END, 204, "k")
 
 enum tcp_op {
 #define TCP_OP_ENUM(name, code, arguments) TCP_##name = code,

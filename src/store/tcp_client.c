@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/fork_mutex.h"
 #include "base/log.h"
 #include "base/parse.h"
 #include "base/reminder.h"
@@ -34,6 +35,7 @@ enum {
     MAX_ADDRESSES = 8,
     STRANGER_MS = 1000, /* how long a server that hangs up at once is tried again */
     LINGER_MS = 2000,   /* how long a server waits until its clients have left */
+    LINE_IDLE_S = 60,   /* between two looks of the kernel at a connection for wills */
     RETRY_NS = 50000000,
 };
 /* The longest value that is read, the caller's part and the rest. */
@@ -58,7 +60,26 @@ struct tcp_store {
     pthread_mutex_t lock; /* over idle */
     struct connection idle[MAX_IDLE];
     int idle_count;
+    pthread_mutex_t line_lock; /* over line: one call uses it at a time */
+    struct connection line;    /* for wills; fd is -1 before the first one */
+    struct tcp_store *next;    /* of those that have had a line */
+    bool is_listed;
 };
+
+static void forget_lines(void);
+
+/* The stores of this process that have had a line. */
+static struct tcp_store *lined;
+static struct fork_mutex lined_lock = FORK_MUTEX(forget_lines);
+
+/* A child of fork() has copies of the sockets. With these the server would not see the end of the
+ * parent. */
+static void forget_lines(void)
+{
+    for (struct tcp_store *store = lined; store; store = store->next)
+        fd_drop(&store->line.fd);
+    lined = NULL;
+}
 
 /* Says at WARN why this process still waits for the store, if that is due. */
 static void waiting_log(const char *name, struct reminder *reminder, const char *why)
@@ -549,6 +570,77 @@ static enum tutti_status tcp_serve(void *context, struct store_call *call)
     return status;
 }
 
+/* ---- wills ----------------------------------------------------------------------------------- */
+
+/* Opens the line, for the call. A child of a fork() in another thread meanwhile closes it, too.
+ * Now and then the kernel sends something, or a router on the way might forget the connection. */
+static enum tutti_status line_open(struct tcp_store *store, struct store_call *call)
+{
+    int on = 1, idle_s = LINE_IDLE_S;
+    store->line = (struct connection){.fd = -1, .name = store->name, .call = call};
+    fork_mutex_lock(&lined_lock);
+    if (!store->is_listed) {
+        store->next = lined;
+        lined = store;
+    }
+    store->is_listed = true;
+    fork_mutex_unlock(&lined_lock);
+    const enum tutti_status status = connection_open(store, &store->line);
+    if (status == TUTTI_OK) {
+        setsockopt(store->line.fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+        setsockopt(store->line.fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    }
+    if (status != TUTTI_OK || store->line.gets_late || store->secret)
+        return status;
+    return error_set(TUTTI_ERR_DECLINED, "the server at %s does not notice the end of a process",
+                     store->name);
+}
+
+static void line_close(struct tcp_store *store)
+{
+    if (store->line.fd >= 0)
+        tcp_hang_up(store->line.fd);
+    store->line.fd = -1;
+}
+
+static enum tutti_status tcp_will(void *context, struct store_call *call)
+{
+    struct tcp_store *store = context;
+    const bool makes = call->will == STORE_WILL_MAKE;
+    enum tutti_status status = TUTTI_OK;
+    uint8_t answer; /* or a goodbye of the server's: either ends the call */
+    pthread_mutex_lock(&store->line_lock);
+    if (makes && store->line.fd < 0)
+        status = line_open(store, call);
+    if (status == TUTTI_OK && store->line.fd >= 0) {
+        struct buffer request = {0};
+        buffer_put_u8(&request, makes ? TCP_WILL : TCP_WILL_END);
+        buffer_put_string(&request, *call->keys, strlen(*call->keys));
+        if (makes)
+            buffer_put_string(&request, call->value.data, call->value.size);
+        store->line.call = call;
+        status = exchange(&store->line, &request, &answer, sizeof answer);
+    }
+    store->line.call = NULL;
+    if (status != TUTTI_OK)
+        line_close(store);
+    pthread_mutex_unlock(&store->line_lock);
+    return status;
+}
+
+/* A server that is closed says goodbye, which stays unread. */
+static bool tcp_server_has_died(void *context)
+{
+    struct tcp_store *store = context;
+    uint8_t goodbye;
+    if (pthread_mutex_trylock(&store->line_lock) != 0)
+        return false; /* a call is under way: look again later */
+    const bool died =
+        store->line.fd >= 0 && recv(store->line.fd, &goodbye, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    pthread_mutex_unlock(&store->line_lock);
+    return died;
+}
+
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 /* Clients first, then the server that they talk to. */
@@ -557,7 +649,16 @@ static void tcp_close(void *context)
     struct tcp_store *store = context;
     while (store->idle_count > 0)
         tcp_hang_up(store->idle[--store->idle_count].fd);
+    fork_mutex_lock(&lined_lock);
+    for (struct tcp_store **link = &lined; store->is_listed && *link; link = &(*link)->next)
+        if (*link == store) {
+            *link = store->next;
+            break;
+        }
+    line_close(store);
+    fork_mutex_unlock(&lined_lock);
     tcp_server_stop(store->server, LINGER_MS);
+    pthread_mutex_destroy(&store->line_lock);
     pthread_mutex_destroy(&store->lock);
     tcp_secret_free(store->secret);
     free(store);
@@ -653,11 +754,18 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
 enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_options *options,
                                 tutti_store_t **store)
 {
-    static const struct store_kind kind = {tcp_serve, tcp_close};
+    static const struct store_kind kind = {
+        .serve = tcp_serve,
+        .close = tcp_close,
+        .will = tcp_will,
+        .server_has_died = tcp_server_has_died,
+    };
     struct tcp_store *self = calloc(1, sizeof *self);
     if (!self)
         return error_errno("opening a tcp store");
     pthread_mutex_init(&self->lock, NULL);
+    pthread_mutex_init(&self->line_lock, NULL);
+    self->line.fd = -1;
     enum tutti_status status = start(self, url, options);
     if (status == TUTTI_OK && options->announce)
         status = options->announce(options->context, tcp_server_port(self->server));
@@ -670,7 +778,10 @@ enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_op
         tcp_close(self);
         return status;
     }
-    return store_create(&kind, self, options->timeout_ms, text, store);
+    status = store_create(&kind, self, options->timeout_ms, text, store);
+    if (status == TUTTI_OK)
+        (*store)->serves = url->server;
+    return status;
 }
 
 enum tutti_status tcp_open(const struct store_url *url, int64_t timeout_ms, tutti_store_t **store)

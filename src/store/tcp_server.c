@@ -173,8 +173,10 @@ static bool receive(struct connection *connection)
     if (!room)
         return false;
     ssize_t bytes = recv(connection->fd, room, size, MSG_DONTWAIT);
-    if (bytes < 0)
+    if (bytes < 0) /* the client may live */
         return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK;
+    if (bytes == 0)
+        tcp_session_bequeath(&connection->session);
     return bytes > 0 && tcp_session_feed(&connection->session, (size_t)bytes);
 }
 
@@ -254,6 +256,19 @@ static int64_t next_deadline(const struct tcp_server *server)
                       : deadline_min(deadline, server->connections[oldest]->introduced_by_ns);
 }
 
+/* Clients that have left a will learn that the server is closed, not killed. */
+static void say_goodbye(struct tcp_server *server)
+{
+    for (int i = server->count - 1; i >= 0; i--) {
+        struct connection *connection = server->connections[i];
+        if (!connection->session.wills)
+            continue;
+        buffer_put_u8(&connection->session.out, TCP_READY);
+        if (!connection->blocked && !flush(server, connection))
+            connection_destroy(server, i);
+    }
+}
+
 static void serve_event(struct tcp_server *server, const struct epoll_event *event)
 {
     uint64_t count;
@@ -271,6 +286,7 @@ static void serve_event(struct tcp_server *server, const struct epoll_event *eve
         server->listener = -1;
         fork_mutex_unlock(&lock);
         server->end_ns = deadline_after(server->linger_ms);
+        say_goodbye(server);
     }
 }
 

@@ -3,9 +3,17 @@
 
 #include "ipc/random.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { READ_BYTES = 64 * 1024 };
+
+/* What is set when the client's process ends. The bytes are those of the key, then of the value. */
+struct tcp_will {
+    struct tcp_will *next;
+    size_t key_bytes, value_bytes;
+    uint8_t bytes[];
+};
 
 struct text {
     const uint8_t *data;
@@ -248,6 +256,60 @@ static bool serve_barrier(struct tcp_session *session)
     return add_value(session->space, field(session, 0), 1, &count) && answer_or_wait(session);
 }
 
+/* ---- wills ----------------------------------------------------------------------------------- */
+
+static bool serve_will(struct tcp_session *session)
+{
+    const struct text key = field(session, 0), value = field(session, 1);
+    const size_t bytes = sizeof(struct tcp_will) + key.bytes + value.bytes;
+    struct tcp_will **last = &session->wills,
+                    *will = fits(session->space, bytes) ? malloc(bytes) : NULL;
+    if (!will)
+        return false;
+    *will = (struct tcp_will){.key_bytes = key.bytes, .value_bytes = value.bytes};
+    memcpy(will->bytes, key.data, key.bytes);
+    memcpy(will->bytes + key.bytes, value.data, value.bytes);
+    while (*last)
+        last = &(*last)->next;
+    *last = will;
+    session->will_bytes += bytes;
+    buffer_put_u8(&session->out, TCP_READY);
+    return true;
+}
+
+/* Forgets the wills whose keys begin with the prefix. */
+static void wills_forget(struct tcp_session *session, struct text prefix)
+{
+    for (struct tcp_will *will, **at = &session->wills; (will = *at);) {
+        if (will->key_bytes < prefix.bytes ||
+            (prefix.bytes && memcmp(will->bytes, prefix.data, prefix.bytes) != 0)) {
+            at = &will->next;
+            continue;
+        }
+        *at = will->next;
+        session->will_bytes -= sizeof *will + will->key_bytes + will->value_bytes;
+        free(will);
+    }
+}
+
+static bool serve_will_end(struct tcp_session *session)
+{
+    wills_forget(session, field(session, 0));
+    buffer_put_u8(&session->out, TCP_READY);
+    return true;
+}
+
+void tcp_session_bequeath(struct tcp_session *session)
+{
+    for (const struct tcp_will *will = session->wills; will; will = will->next) {
+        const struct text key = {will->bytes, will->key_bytes};
+        const struct text value = {will->bytes + will->key_bytes, will->value_bytes};
+        if (!exists(session->space, key)) /* without memory for it nothing is set */
+            (void)put(session->space, &session->space->values, key, false, value);
+    }
+    wills_forget(session, (struct text){NULL, 0});
+}
+
 static bool serve_num_keys(struct tcp_session *session)
 {
     buffer_put_u64(&session->out, session->space->values.count);
@@ -342,6 +404,8 @@ static bool (*const handlers[256])(struct tcp_session *) = {
     [TCP_AUTH] = serve_auth,
     [TCP_PROOF] = serve_proof,
     [TCP_WAIT_GET] = answer_or_wait,
+    [TCP_WILL] = serve_will,
+    [TCP_WILL_END] = serve_will_end,
 };
 
 /* ---- sessions -------------------------------------------------------------------------------- */
@@ -376,6 +440,7 @@ void tcp_session_fini(struct tcp_session *session)
     *link = session->next;
     session->space->buffered_bytes -= session->counted_bytes;
     tcp_request_reset(&session->request);
+    wills_forget(session, (struct text){NULL, 0});
     buffer_fini(&session->in);
     buffer_fini(&session->out);
 }
@@ -383,7 +448,7 @@ void tcp_session_fini(struct tcp_session *session)
 /* Brings the space's sum up to date; false if the buffers do not fit into it. */
 static bool count_buffers(struct tcp_session *session)
 {
-    size_t bytes = session->in.capacity + session->out.capacity;
+    size_t bytes = session->in.capacity + session->out.capacity + session->will_bytes;
     session->space->buffered_bytes += bytes - session->counted_bytes;
     session->counted_bytes = bytes;
     return !session->out.failed && fits(session->space, 0);

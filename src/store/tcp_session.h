@@ -15,6 +15,7 @@
 #define TCP_REPLY_BYTES ((size_t)64 * 1024 * 1024)
 
 struct tcp_session;
+struct tcp_will;
 
 struct tcp_space {
     struct map values;
@@ -34,7 +35,9 @@ struct tcp_session {
         SESSION_CLOSING
     } state;
     struct buffer in, out;
-    size_t counted_bytes; /* of both buffers, as added to the space's */
+    struct tcp_will *wills; /* in their order */
+    size_t will_bytes;
+    size_t counted_bytes; /* of buffers and wills, as added to the space's */
     struct tcp_request request;
     bool is_waiting; /* the request is a WAIT, WAIT_GET or BARRIER, and lies at the front of `in` */
     size_t next_key; /* of the request: the first that is missing */
@@ -53,6 +56,9 @@ uint8_t *tcp_session_room(struct tcp_session *session, size_t *size);
  * waits these end, get output too. False if the connection must be closed now; in state
  * SESSION_CLOSING, once the output has been sent. */
 bool tcp_session_feed(struct tcp_session *session, size_t size);
+/* The client has closed the connection: its wills are carried out. Other sessions, whose waits
+ * these end, get output. */
+void tcp_session_bequeath(struct tcp_session *session);
 /* `size` bytes of the output have been sent. */
 void tcp_session_sent(struct tcp_session *session, size_t size);
 

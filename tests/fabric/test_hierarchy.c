@@ -19,6 +19,7 @@
 #include "reference.h"
 #include "tutti/collectives.h"
 #include "tutti/communicators.h"
+#include "tutti/recovery.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -217,14 +218,20 @@ static int fault_is(struct ranks *ranks, int rank, tutti_comm_t *comm, enum tutt
 }
 
 /* A communicator whose ranks have done an operation. */
-static int begin(struct ranks *ranks, int rank, tutti_store_t *store, tutti_comm_t **comm,
-                 float *memory)
+static int begin_on(struct ranks *ranks, int rank, tutti_store_t *store, const char *hosts,
+                    tutti_comm_t **comm, float *memory)
 {
-    const int failed = join(ranks, rank, store, "AABB", comm);
+    const int failed = join(ranks, rank, store, hosts, comm);
     if (failed)
         return failed;
     RANKS_CHECK(sum(*comm, 10, memory) == TUTTI_OK);
     return 0;
+}
+
+static int begin(struct ranks *ranks, int rank, tutti_store_t *store, tutti_comm_t **comm,
+                 float *memory)
+{
+    return begin_on(ranks, rank, store, "AABB", comm, memory);
 }
 
 static int mismatch(struct ranks *ranks, int rank, tutti_store_t *store)
@@ -277,6 +284,105 @@ static int dead(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_PEER_DEAD);
     pthread_join(asker, NULL);
     return fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 3);
+}
+
+/* A rank that has its host for itself. The store notices its end, and a shrink needs no word of it.
+ * A child of that rank lives on. */
+static int dead_alone(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_shrink_result result = {.struct_size = sizeof result};
+    float memory[100] = {0};
+    char host[64] = "";
+    tutti_comm_t *comm, *shrunk;
+    loopback_set(loopback->silent_deaths, 1);
+    const int failed = begin_on(ranks, rank, store, "AABC", &comm, memory);
+    if (failed)
+        return failed;
+    ranks->expendable = 1 << 3;
+    if (rank == 3 && fork() == 0) { /* until the others have seen the end */
+        ranks_await(ranks, 1, 3);
+        _exit(0);
+    }
+    if (rank == 3)
+        raise(SIGKILL);
+    const enum tutti_status status = sum(comm, 100, memory);
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(status == TUTTI_ERR_PEER_DEAD);
+    gethostname(host, sizeof host - 1);
+    RANKS_CHECK(strstr(tutti_last_error(), "rank 3 is gone") && strstr(tutti_last_error(), host));
+    RANKS_CHECK(tutti_comm_shrink(comm, store, NULL, &shrunk, &result) == TUTTI_OK);
+    RANKS_CHECK(result.world_size == 3 && result.rank == rank);
+    RANKS_CHECK(sum(shrunk, 100, memory) == TUTTI_OK);
+    tutti_comm_destroy(shrunk);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 3);
+}
+
+/* Opens a store that rank 0 serves. */
+static int open_served(struct ranks *ranks, int rank, tutti_store_t *store, tutti_store_t **served)
+{
+    char url[64] = "";
+    size_t size;
+    if (rank == 0) {
+        RANKS_CHECK(tutti_store_open("tcp://127.0.0.1:0?server=1", 0, served) == TUTTI_OK);
+        snprintf(url, sizeof url, "%s", tutti_store_url(*served));
+        RANKS_CHECK(tutti_store_set(store, "url", url, sizeof url) == TUTTI_OK);
+    } else {
+        RANKS_CHECK(tutti_store_get(store, "url", 0, url, sizeof url, &size) == TUTTI_OK);
+        RANKS_CHECK(tutti_store_open(url, 0, served) == TUTTI_OK);
+    }
+    return 0;
+}
+
+/* The rank that serves the store has its host for itself, and takes the store with it. */
+static int dead_server(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_store_t *served;
+    tutti_comm_t *comm;
+    loopback_set(loopback->silent_deaths, 1);
+    int failed = open_served(ranks, rank, store, &served);
+    if (!failed)
+        failed = begin_on(ranks, rank, served, "ABBC", &comm, memory);
+    if (failed)
+        return failed;
+    ranks->expendable = 1;
+    if (rank == 0)
+        raise(SIGKILL);
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_PEER_DEAD);
+    failed = fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 0);
+    tutti_store_close(served);
+    return failed;
+}
+
+/* A rank that serves the store, and leaves in order, is no dead rank to those that go on. */
+static int closed_server(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_store_t *served;
+    tutti_comm_t *comm;
+    int failed = open_served(ranks, rank, store, &served);
+    if (!failed)
+        failed = begin_on(ranks, rank, served, "ABC", &comm, memory);
+    if (failed)
+        return failed;
+    if (rank == 0) {
+        tutti_comm_destroy(comm);
+        tutti_store_close(served);
+        ranks_raise(ranks, 1);
+        return 0;
+    }
+    RANKS_CHECK(ranks_await(ranks, 1, 1));
+    if (rank == 1) {
+        usleep(500000); /* rank 2 looks for faults meanwhile */
+        RANKS_CHECK(tutti_send(memory, 100, TUTTI_FLOAT32, 2, comm, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
+    } else {
+        RANKS_CHECK(tutti_recv(memory, 100, TUTTI_FLOAT32, 1, comm, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
+    }
+    tutti_comm_destroy(comm);
+    tutti_store_close(served);
+    return 0;
 }
 
 /* A group of calls ends, too: those that wait for the dead rank, and those that do not. */
@@ -340,9 +446,12 @@ static int silent(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_meet(ranks, 1));
     loopback_cut_hosts(loopback, 2, LOOPBACK_SILENT);
     RANKS_CHECK(ranks_meet(ranks, 2));
-    const struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = 500};
+    const struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = 1000};
+    struct tutti_fault fault = {.struct_size = sizeof fault};
     RANKS_CHECK(tutti_all_reduce_with(memory, memory, 100, TUTTI_FLOAT32, TUTTI_SUM, comm,
                                       TUTTI_STREAM_DEFAULT, &options) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(tutti_comm_status(comm, &fault) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK((fault.rank < 2) != (fault.peer < 2)); /* one of each host */
     return fault_is(ranks, rank, comm, TUTTI_ERR_TIMEOUT, -1);
 }
 
@@ -357,6 +466,7 @@ static int broken(struct ranks *ranks, int rank, tutti_store_t *store)
     loopback_cut_hosts(loopback, 2, LOOPBACK_BROKEN);
     RANKS_CHECK(ranks_meet(ranks, 2));
     RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_SYSTEM);
+    RANKS_CHECK(strstr(tutti_last_error(), "the fabric failed between rank"));
     return fault_is(ranks, rank, comm, TUTTI_ERR_SYSTEM, -1);
 }
 
@@ -486,12 +596,21 @@ static int from_near_id(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(void)
 {
     static const struct ranks_part parts[] = {
-        {"groups", groups, {4}},     {"mismatch", mismatch, {4}},
-        {"dead", dead, {4}},         {"dead_in_group", dead_in_group, {4}},
-        {"aborted", aborted, {4}},   {"left", left, {4}},
-        {"silent", silent, {4}},     {"broken", broken, {4}},
-        {"parts", split_parts, {4}}, {"refusals", refusals, {3}},
-        {"from_id", from_id, {3}},   {"from_near_id", from_near_id, {2}},
+        {"groups", groups, {4}},
+        {"mismatch", mismatch, {4}},
+        {"dead", dead, {4}},
+        {"dead_in_group", dead_in_group, {4}},
+        {"dead_alone", dead_alone, {4}},
+        {"dead_server", dead_server, {4}},
+        {"closed_server", closed_server, {3}},
+        {"aborted", aborted, {4}},
+        {"left", left, {4}},
+        {"silent", silent, {4}},
+        {"broken", broken, {4}},
+        {"parts", split_parts, {4}},
+        {"refusals", refusals, {3}},
+        {"from_id", from_id, {3}},
+        {"from_near_id", from_near_id, {2}},
     };
     const int skip = ranks_skip_cuda("fabrics of CPU ranks");
     int failures = 0;

@@ -19,11 +19,11 @@
 
 static struct loopback *loopback;
 static tutti_fabric_t *fabric;
+static const char *hosts = "AABB"; /* of the ranks */
 
-/* A communicator of two ranks on each of two hosts. */
 static int join(struct ranks *ranks, int rank, tutti_store_t *store, tutti_comm_t **comm)
 {
-    setenv("TUTTI_HOST_ID", rank < 2 ? "A" : "B", 1);
+    setenv("TUTTI_HOST_ID", (char[]){hosts[rank], 0}, 1);
     RANKS_CHECK(loopback_open(loopback, rank, &fabric) == TUTTI_OK);
     const struct tutti_comm_options options = {
         .struct_size = sizeof options, .name = "group", .fabric = fabric};
@@ -105,6 +105,13 @@ static int dead_silent(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     loopback_set(loopback->silent_deaths, 1);
     return dead(ranks, rank, store);
+}
+
+/* No other rank of its host notices the end: the store does. */
+static int dead_alone(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    hosts = "AABC";
+    return dead_silent(ranks, rank, store);
 }
 
 static int aborted(struct ranks *ranks, int rank, tutti_store_t *store)
@@ -202,8 +209,13 @@ static int refused(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(void)
 {
     static const struct ranks_part parts[] = {
-        {"dead", dead, {4}},       {"dead_silent", dead_silent, {4}}, {"aborted", aborted, {4}},
-        {"broken", broken, {4}},   {"silent", silent, {4}},           {"left", left, {4}},
+        {"dead", dead, {4}},
+        {"dead_silent", dead_silent, {4}},
+        {"dead_alone", dead_alone, {4}},
+        {"aborted", aborted, {4}},
+        {"broken", broken, {4}},
+        {"silent", silent, {4}},
+        {"left", left, {4}},
         {"refused", refused, {4}},
     };
     const int skip = ranks_skip_cuda("fabrics of CPU ranks");
