@@ -50,10 +50,10 @@ struct hierarchy {
     int host, hosts; /* this rank's host, and how many there are */
     int local;       /* this rank in its node */
     char host_names[TUTTI_MAX_RANKS][HOST_NAME_BYTES];
-    int host_of[TUTTI_MAX_RANKS];   /* [rank] */
-    int local_of[TUTTI_MAX_RANKS];  /* [rank]: in the node of its host */
-    int members[TUTTI_MAX_RANKS];   /* host by host */
-    int first[TUTTI_MAX_RANKS + 1]; /* [host]: the index in members */
+    int host_of[TUTTI_MAX_RANKS];                       /* [rank] */
+    int local_of[TUTTI_MAX_RANKS];                      /* [rank]: in the node of its host */
+    int members[TUTTI_MAX_RANKS];                       /* host by host */
+    int first[TUTTI_MAX_RANKS + 1];                     /* [host]: the index in members */
     struct hierarchy_subtree subtrees[TUTTI_MAX_RANKS]; /* by leaves */
     int subtree_count;
     int subtrees_of[TUTTI_MAX_RANKS]; /* [host]: how many it has */
