@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The public collectives: enter the communicator, read the options, run one call (comm/run.h). */
-#include "api/call_set.h"
+#include "comm/call_set.h"
 #include "comm/run.h"
 
 static const struct tutti_call_options no_options;

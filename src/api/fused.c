@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The public collectives that do more than a collective: enter the communicator, run one call. */
-#include "api/call_set.h"
+#include "comm/call_set.h"
 #include "comm/rms_norm.h"
 #include "comm/run.h"
 

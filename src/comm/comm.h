@@ -95,7 +95,7 @@ struct tutti_comm {
     struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
     uint64_t calls;           /* of collectives; written by the holder of `busy` */
     struct tutti_comm *next;  /* in the process's list, for the count of calls */
-    /* A group of calls, api/call_set.c: */
+    /* A group of calls, call_set.c: */
     uint64_t set; /* the address of the set that holds `busy`; 0: none. Other threads may read it */
     struct tutti_comm *beside;        /* the next one that the set holds */
     struct call_slot *own, *own_last; /* messages to this rank itself that have no partner yet */

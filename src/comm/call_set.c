@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "api/call_set.h"
+#include "comm/call_set.h"
 
 #include "base/error.h"
 #include "coll/coll.h"

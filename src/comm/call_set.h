@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The calls that a thread makes between tutti_group_start() and tutti_group_end(). */
-#ifndef TUTTI_API_CALL_SET_H
-#define TUTTI_API_CALL_SET_H
+#ifndef TUTTI_COMM_CALL_SET_H
+#define TUTTI_COMM_CALL_SET_H
 
 #include "base/order.h"
 #include "coll/request.h"
