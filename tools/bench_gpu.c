@@ -212,7 +212,8 @@ static bool takes_part(const struct gpu_measure *measure, int engine)
     if (!is_rival(engine))
         return row->tunings >> (engine - FIRST_TUNING) & 1;
     const enum tutti_collective which = measure->base.config->collective;
-    if (!measure->nccl || !row->count || !nccl_serves(which, row->dtype, row->op) ||
+    if (!measure->nccl || engine == FIRST_RIVAL + BENCH_MPI || !row->count ||
+        !nccl_serves(which, row->dtype, row->op) ||
         (measure->base.place == BENCH_IN_PLACE && !collective_is_in_place(&collectives[which])))
         return false;
     return engine == FIRST_RIVAL + BENCH_NCCL || measure->memory[1];
