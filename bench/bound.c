@@ -15,13 +15,13 @@
  * Prints the medians by the distance of the cores.
  */
 #include "base/order.h"
+#include "cores.h"
 #include "now.h"
 #include "ping.h"
 #include "stats.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -151,38 +151,14 @@ static void pass(struct worker *worker)
     worker->after_ns = ping_round_trip_ns(&ping, worker->side, 2);
 }
 
-static void bind_to(int core)
-{
-    cpu_set_t one;
-
-    CPU_ZERO(&one);
-    CPU_SET((unsigned)core, &one);
-    pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
-}
-
 static void *partner(void *context)
 {
     struct worker *worker = context;
 
-    bind_to(worker->core);
+    cores_bind(worker->core);
     for (int round = 0; round < worker->rounds; round++)
         pass(worker);
     return NULL;
-}
-
-/* The first two that this process may use. */
-static bool find_cores(int cores[2])
-{
-    cpu_set_t allowed;
-    int found = 0;
-
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
-        return false;
-    for (int core = 0; core < CPU_SETSIZE && found < 2; core++) {
-        if (CPU_ISSET((unsigned)core, &allowed))
-            cores[found++] = core;
-    }
-    return found == 2;
 }
 
 /* By the distance of the cores. */
@@ -256,7 +232,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bound [MIB (64)] [ROUNDS (400)]\n");
         return EXIT_FAILURE;
     }
-    if (!find_cores(cores)) {
+    if (cores_find(cores, 2) < 2) {
         fprintf(stderr, "bound: two cores are needed\n");
         return SKIPPED;
     }
@@ -277,7 +253,7 @@ int main(int argc, char **argv)
     }
     if (pthread_create(&thread, NULL, partner, &workers[1]) != 0)
         return EXIT_FAILURE;
-    bind_to(cores[0]);
+    cores_bind(cores[0]);
     measure(workers);
     pthread_join(thread, NULL);
     report_all(mib);

@@ -11,11 +11,11 @@
  * peers are this process, which costs the kernel as much as another one.
  */
 #include "base/order.h"
+#include "cores.h"
 #include "now.h"
 #include "stats.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,11 +151,8 @@ static void slowest_add(int way)
 static void *member_run(void *context)
 {
     struct member *own = context;
-    cpu_set_t one;
 
-    CPU_ZERO(&one);
-    CPU_SET((unsigned)own->core, &one);
-    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+    cores_bind(own->core);
     if (own->part == 0) { /* the rank's own core touches its memory first */
         memset(data[own->rank], 0, floats * sizeof(float));
         memset(arena[own->rank], 0, (size_t)threads * ARENA_FLOATS * sizeof(float));
@@ -166,20 +163,6 @@ static void *member_run(void *context)
             slowest_add(i / rounds);
     }
     return NULL;
-}
-
-/* Returns how many of the cores that this process may use it has found. */
-static int find_cores(int wanted)
-{
-    cpu_set_t allowed;
-    int found = 0;
-
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        return 0;
-    for (int core = 0; core < CPU_SETSIZE && found < wanted; core++)
-        if (CPU_ISSET((unsigned)core, &allowed))
-            members[found++].core = core;
-    return found;
 }
 
 static bool memory_make(int r)
@@ -197,18 +180,20 @@ int main(int argc, char **argv)
     const long kib = argc > 3 ? atol(argv[3]) : 16384;
     rounds = argc > 4 ? atoi(argv[4]) : rounds;
     const int all = ranks * threads;
+    int cores[MOST];
     if (argc > 5 || ranks < 2 || threads < 1 || all > MOST || rounds < 1 || kib < all) {
         fprintf(stderr,
                 "usage: bound_ranks [RANKS (2)] [THREADS (1)] [KIB (16384)] [ROUNDS (100)]; "
                 "2 to 64 threads in all, at least 1 KiB for each\n");
         return EXIT_FAILURE;
     }
-    if (find_cores(all) < all) {
+    if (cores_find(cores, all) < all) {
         fprintf(stderr, "bound_ranks: %d cores are needed\n", all);
         return SKIPPED;
     }
     floats = (size_t)kib * 1024 / sizeof(float) / (size_t)all / 16 * 16 * (size_t)all;
     for (int i = 0; i < all; i++) {
+        members[i].core = cores[i];
         members[i].rank = i / threads;
         members[i].part = i % threads;
         members[i].piece = malloc(ARENA_FLOATS * sizeof(float));

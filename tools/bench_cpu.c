@@ -200,13 +200,13 @@ static enum tutti_status run_mpi(struct cpu_measure *measure, const char *send, 
                                  int root)
 {
     struct measure *base = &measure->base;
-    const struct mpi_call call = {.which = base->config->collective,
-                                  .send = send,
-                                  .recv = recv,
-                                  .count = base->row->count,
-                                  .dtype = base->row->dtype,
-                                  .op = base->row->op,
-                                  .root = root};
+    const struct rival_call call = {.which = base->config->collective,
+                                    .send = send,
+                                    .recv = recv,
+                                    .count = base->row->count,
+                                    .dtype = base->row->dtype,
+                                    .op = base->row->op,
+                                    .root = root};
     if (mpi_calls_run(&call))
         return TUTTI_OK;
     measure_fail(base, TUTTI_ERR_SYSTEM, "%s", library_error());

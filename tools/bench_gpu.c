@@ -145,13 +145,13 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
         return measure_status(base, tutti_barrier(base->comm, NULL, 0, stream));
     operands_of(measure, engine, &send, &recv);
     if (is_rival(engine)) {
-        const struct nccl_call call = {.which = which,
-                                       .send = send,
-                                       .recv = recv,
-                                       .count = row->count,
-                                       .dtype = row->dtype,
-                                       .op = row->op,
-                                       .root = root};
+        const struct rival_call call = {.which = which,
+                                        .send = send,
+                                        .recv = recv,
+                                        .count = row->count,
+                                        .dtype = row->dtype,
+                                        .op = row->op,
+                                        .root = root};
         return nccl_enqueue(measure->nccl, &call, stream) ||
                measure_fail(base, TUTTI_ERR_CUDA, "NCCL: %s", library_error());
     }

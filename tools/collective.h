@@ -123,4 +123,16 @@ static inline int collective_source(enum tutti_collective which, int rank, int r
     return collectives[which].send_at_root ? root : block;
 }
 
+/* One operation of a rival that this process opens at run time, as collective_call() has it. A
+ * broadcast of MPI has one buffer, recv. */
+struct rival_call {
+    enum tutti_collective which;
+    const void *send;
+    void *recv;
+    size_t count; /* elements of a block */
+    enum tutti_dtype dtype;
+    tutti_op_t op; /* ignored unless the collective reduces */
+    int root;      /* ignored unless it has a root */
+};
+
 #endif

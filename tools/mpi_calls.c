@@ -57,8 +57,6 @@ typedef uintptr_t handle_t; /* as in fabric/mpi_abi.h: MPICH's are ints, in the 
       (const void *send, const int *sends, const int *places, handle_t send_type, void *recv,      \
        int recvs, handle_t recv_type, int root, handle_t comm))
 
-enum { TEXT_BYTES = 8192, STATUS_BYTES = 64 }; /* more than any MPI has */
-
 static struct {
 #define MPI_MEMBER(member, name, arguments) int(*member) arguments;
     MPI_MAP(MPI_MEMBER)
@@ -72,8 +70,6 @@ static struct {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-enum kind { KIND_OPENMPI, KIND_MPICH, KIND_STANDARD };
-
 /* A library with this name that the process has loaded, if it is initialised. */
 static void *loaded(const char *file)
 {
@@ -85,30 +81,17 @@ static void *loaded(const char *file)
     return initialized && initialized(&flag) == 0 && flag ? library : NULL;
 }
 
-static handle_t handle(void *library, enum kind kind, const char *object, handle_t mpich,
+static handle_t handle(void *library, enum mpi_kind kind, const char *object, handle_t mpich,
                        handle_t standard)
 {
-    return kind == KIND_OPENMPI ? (handle_t)dlsym(library, object)
-           : kind == KIND_MPICH ? mpich
-                                : standard;
+    return kind == MPI_KIND_OPENMPI ? (handle_t)dlsym(library, object)
+           : kind == MPI_KIND_MPICH ? mpich
+                                    : standard;
 }
 
-/* Of each dtype and operation the first type that has both. */
-static void find_types(void *library, enum kind kind)
+/* Of each dtype and operation the first type that has both. Logical operations are not measured. */
+static void find_types(void *library, enum mpi_kind kind)
 {
-#define OP(name) (1u << (uintptr_t)TUTTI_##name)
-    enum {
-        NONE = 0,
-        BITS = OP(BAND) | OP(BOR) | OP(BXOR),
-        SUMS = OP(SUM),
-        REAL = OP(SUM) | OP(PROD) | OP(MIN) | OP(MAX),
-        WRAP = BITS | OP(SUM) | OP(PROD),
-        ALL = BITS | REAL,
-        LOGIC = NONE, /* logical operations are not measured */
-        C_WRAP = WRAP,
-        C_ALL = ALL,
-    };
-#undef OP
     static const struct {
         const char *object;
         handle_t mpich, standard;
@@ -116,7 +99,7 @@ static void find_types(void *library, enum kind kind)
         unsigned ops;
     } rows[] = {
 #define ROW(object, mpich, standard, dtype, ops)                                                   \
-    {"ompi_mpi_" #object, mpich, standard, TUTTI_##dtype, ops},
+    {"ompi_mpi_" #object, mpich, standard, TUTTI_##dtype, MPI_OPS_##ops},
         MPI_TYPE_MAP(ROW)
 #undef ROW
     };
@@ -131,7 +114,7 @@ static void find_types(void *library, enum kind kind)
     }
 }
 
-static void find_ops(void *library, enum kind kind)
+static void find_ops(void *library, enum mpi_kind kind)
 {
 #define FIND(object, mpich, standard, op, is_logical)                                              \
     if (!(is_logical))                                                                             \
@@ -163,7 +146,7 @@ static bool find_functions(void *library, const char *file)
 /* The first words of MPI's description of itself: "MPICH Version: 4.0.2", "Open MPI v4.1.4". */
 static void find_version(void)
 {
-    static char text[TEXT_BYTES];
+    static char text[MPI_TEXT_BYTES];
     int length = 0;
     size_t used = 0;
     if (mpi.version_text(text, &length) != 0)
@@ -178,7 +161,7 @@ static void find_version(void)
 
 static bool check(int code, const char *function)
 {
-    static char text[TEXT_BYTES];
+    static char text[MPI_TEXT_BYTES];
     int length = 0;
     if (code == 0)
         return true;
@@ -197,9 +180,9 @@ bool mpi_calls_open(void)
         library = loaded(file = files[i]);
     if (!library)
         return library_fail("the process has not loaded and initialised an MPI");
-    const enum kind kind = dlsym(library, MPI_WORLD_OBJECT)       ? KIND_OPENMPI
-                           : strcmp(file, "libmpi_abi.so.1") == 0 ? KIND_STANDARD
-                                                                  : KIND_MPICH;
+    const enum mpi_kind kind = dlsym(library, MPI_WORLD_OBJECT)       ? MPI_KIND_OPENMPI
+                               : strcmp(file, "libmpi_abi.so.1") == 0 ? MPI_KIND_STANDARD
+                                                                      : MPI_KIND_MPICH;
     if (!find_functions(library, file))
         return false;
     mpi.world = handle(library, kind, MPI_WORLD_OBJECT, MPI_WORLD_MPICH, MPI_WORLD_STANDARD);
@@ -217,7 +200,7 @@ const char *mpi_calls_version(void)
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static handle_t operation_type(const struct mpi_call *call)
+static handle_t operation_type(const struct rival_call *call)
 {
     return (uintptr_t)call->op < REFERENCE_OPS ? mpi.types[call->dtype][(uintptr_t)call->op] : 0;
 }
@@ -225,7 +208,7 @@ static handle_t operation_type(const struct mpi_call *call)
 bool mpi_calls_serve(enum tutti_collective which, enum tutti_dtype dtype, tutti_op_t op,
                      size_t count)
 {
-    const struct mpi_call call = {.dtype = dtype, .op = op};
+    const struct rival_call call = {.dtype = dtype, .op = op};
     const size_t all = count * (size_t)mpi.size;
     if (collectives[which].reduces)
         return all <= INT_MAX && operation_type(&call);
@@ -243,7 +226,7 @@ static void set_counts(int count)
     }
 }
 
-static int run_reduction(const struct mpi_call *call)
+static int run_reduction(const struct rival_call *call)
 {
     const int count = (int)call->count;
     const handle_t type = operation_type(call), op = mpi.ops[(uintptr_t)call->op];
@@ -257,7 +240,7 @@ static int run_reduction(const struct mpi_call *call)
     return mpi.reduce_scatter(call->send, call->recv, counts, type, op, mpi.world);
 }
 
-static int run_varying(const struct mpi_call *call, int count, handle_t type)
+static int run_varying(const struct rival_call *call, int count, handle_t type)
 {
     const void *send = call->send;
     void *recv = call->recv;
@@ -271,12 +254,12 @@ static int run_varying(const struct mpi_call *call, int count, handle_t type)
     return mpi.all_to_all_v(send, counts, places, type, recv, counts, places, type, mpi.world);
 }
 
-static int run_copy(const struct mpi_call *call, int count, handle_t type)
+static int run_copy(const struct rival_call *call, int count, handle_t type)
 {
     const void *send = call->send;
     void *recv = call->recv;
     const int next = (mpi.rank + 1) % mpi.size, last = (mpi.rank + mpi.size - 1) % mpi.size;
-    char status[STATUS_BYTES];
+    char status[MPI_STATUS_BYTES];
     if (call->which == TUTTI_COLLECTIVE_BROADCAST)
         return mpi.bcast(recv, count, type, call->root, mpi.world);
     if (call->which == TUTTI_COLLECTIVE_ALL_GATHER)
@@ -290,7 +273,7 @@ static int run_copy(const struct mpi_call *call, int count, handle_t type)
     return mpi.send_recv(send, count, type, next, 0, recv, count, type, last, 0, mpi.world, status);
 }
 
-bool mpi_calls_run(const struct mpi_call *call)
+bool mpi_calls_run(const struct rival_call *call)
 {
     const struct collective *collective = &collectives[call->which];
     const int bytes = (int)(call->count * tutti_dtype_size(call->dtype));

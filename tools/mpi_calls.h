@@ -8,17 +8,6 @@
 #include "collective.h"
 #include "library.h"
 
-/* One operation, as collective_call() has it; a broadcast has one buffer, recv. */
-struct mpi_call {
-    enum tutti_collective which;
-    const void *send;
-    void *recv;
-    size_t count; /* elements of a block */
-    enum tutti_dtype dtype;
-    tutti_op_t op; /* ignored unless the collective reduces */
-    int root;      /* ignored unless it has a root */
-};
-
 /* Finds the library that the process has loaded and initialised: tutti_fabric_open("mpi:") does
  * both. */
 bool mpi_calls_open(void);
@@ -27,7 +16,7 @@ const char *mpi_calls_version(void);
 /* Whether MPI can do the collective. What does not reduce is moved as bytes, in any dtype. */
 bool mpi_calls_serve(enum tutti_collective which, enum tutti_dtype dtype, tutti_op_t op,
                      size_t count);
-bool mpi_calls_run(const struct mpi_call *call);
+bool mpi_calls_run(const struct rival_call *call);
 bool mpi_calls_barrier(void);
 /* Rank 0's bytes to all ranks. */
 bool mpi_calls_share(void *data, size_t bytes);

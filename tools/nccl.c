@@ -188,7 +188,7 @@ void *nccl_window_create(struct nccl_comm *comm, size_t bytes)
 /* ---- operations ------------------------------------------------------------------------------ */
 
 /* The number of an element's type, and of elements. What does not reduce is moved as bytes. */
-static int type_of(const struct nccl_call *call, size_t *count)
+static int type_of(const struct rival_call *call, size_t *count)
 {
     *count = call->count;
     if (collectives[call->which].reduces)
@@ -199,7 +199,7 @@ static int type_of(const struct nccl_call *call, size_t *count)
 
 /* One message to rank r, and one from it, as far as this rank and r exchange any. A block that is
  * where it belongs stays there. */
-static bool exchange(const struct nccl_comm *comm, const struct nccl_call *call, int r,
+static bool exchange(const struct nccl_comm *comm, const struct rival_call *call, int r,
                      handle_t stream)
 {
     const struct collective *collective = &collectives[call->which];
@@ -223,7 +223,7 @@ static bool exchange(const struct nccl_comm *comm, const struct nccl_call *call,
 }
 
 /* Block r of a v-form that has all ranks' counts: to all from rank r, or to rank r from all. */
-static bool block_of_all(const struct nccl_comm *comm, const struct nccl_call *call, int r,
+static bool block_of_all(const struct nccl_comm *comm, const struct rival_call *call, int r,
                          handle_t stream)
 {
     size_t count;
@@ -239,8 +239,8 @@ static bool block_of_all(const struct nccl_comm *comm, const struct nccl_call *c
 }
 
 /* For each rank one part, all at the same time. */
-static bool group(const struct nccl_comm *comm, const struct nccl_call *call, handle_t stream,
-                  bool (*part)(const struct nccl_comm *comm, const struct nccl_call *call, int r,
+static bool group(const struct nccl_comm *comm, const struct rival_call *call, handle_t stream,
+                  bool (*part)(const struct nccl_comm *comm, const struct rival_call *call, int r,
                                handle_t stream))
 {
     bool ok = check(nccl.group_start(), "ncclGroupStart");
@@ -251,7 +251,7 @@ static bool group(const struct nccl_comm *comm, const struct nccl_call *call, ha
     return check(nccl.group_end(), "ncclGroupEnd") && ok;
 }
 
-bool nccl_enqueue(struct nccl_comm *comm, const struct nccl_call *call, tutti_stream_t stream)
+bool nccl_enqueue(struct nccl_comm *comm, const struct rival_call *call, tutti_stream_t stream)
 {
     const void *send = call->send;
     void *recv = call->recv;

@@ -9,17 +9,6 @@
 
 struct nccl_comm;
 
-/* One operation, as collective_call() has it. */
-struct nccl_call {
-    enum tutti_collective which;
-    const void *send;
-    void *recv;
-    size_t count; /* elements of a block */
-    enum tutti_dtype dtype;
-    tutti_op_t op; /* ignored unless the collective reduces */
-    int root;      /* ignored unless it has a root */
-};
-
 /* Opens libnccl.so.2, or TUTTI_NCCL_LIBRARY. Any thread may call it, also more than once. */
 bool nccl_open(void);
 /* The version, such as 22809; 0: unknown. */
@@ -39,6 +28,6 @@ void *nccl_window_create(struct nccl_comm *comm, size_t bytes);
 /* Enqueues an operation: by NCCL's collective, or by what programs call where it has none: grouped
  * messages for all-to-all, gather, scatter, their v-forms and messages; a group of broadcasts for
  * all_gather_v, and of reductions for reduce_scatter_v. */
-bool nccl_enqueue(struct nccl_comm *comm, const struct nccl_call *call, tutti_stream_t stream);
+bool nccl_enqueue(struct nccl_comm *comm, const struct rival_call *call, tutti_stream_t stream);
 
 #endif

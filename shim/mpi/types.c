@@ -2,23 +2,9 @@
 /* MPI's types and operations as Tutti's. A type that is not in the table is packed; an operation
  * that is not is MPI's. A type of another size in this MPI (Fortran's may have 8 bytes) is left
  * out. */
-#include "fabric/mpi_handles.h"
 #include "shim.h"
 
 #include <limits.h>
-
-#define OP(name) (1u << (uintptr_t)TUTTI_##name)
-enum {
-    NONE = 0,
-    BITS = OP(BAND) | OP(BOR) | OP(BXOR),
-    SUMS = OP(SUM),
-    REAL = OP(SUM) | OP(PROD) | OP(MIN) | OP(MAX),
-    WRAP = BITS | OP(SUM) | OP(PROD),
-    ALL = BITS | REAL,
-    LOGIC = 1 << 30,
-    C_WRAP = WRAP | LOGIC,
-    C_ALL = ALL | LOGIC,
-};
 
 static const struct type_row {
     const char *openmpi;
@@ -27,7 +13,7 @@ static const struct type_row {
     uint32_t ops;
 } type_rows[] = {
 #define TYPE_ROW(openmpi, mpich, standard, dtype, ops)                                             \
-    {"ompi_mpi_" #openmpi, mpich, standard, TUTTI_##dtype, ops},
+    {"ompi_mpi_" #openmpi, mpich, standard, TUTTI_##dtype, MPI_OPS_##ops},
     MPI_TYPE_MAP(TYPE_ROW)
 #undef TYPE_ROW
 };
@@ -120,8 +106,9 @@ tutti_op_t op_find(const struct real *real, uintptr_t handle, const struct type 
         if (ops[i] == handle) {
             const struct op_row *row = &op_rows[i];
             *is_logical = row->is_logical;
-            return type->ops & (row->is_logical ? LOGIC : 1u << (uintptr_t)row->op) ? row->op
-                                                                                    : NULL;
+            return type->ops & (row->is_logical ? MPI_OPS_LOGIC : 1u << (uintptr_t)row->op)
+                       ? row->op
+                       : NULL;
         }
     return NULL;
 }

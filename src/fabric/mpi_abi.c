@@ -2,7 +2,6 @@
 #include "fabric/mpi_abi.h"
 
 #include "base/error.h"
-#include "fabric/mpi_handles.h"
 
 #include <assert.h>
 #include <dlfcn.h>

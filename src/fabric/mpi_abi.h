@@ -11,9 +11,7 @@
 #ifndef TUTTI_FABRIC_MPI_ABI_H
 #define TUTTI_FABRIC_MPI_ABI_H
 
-#include "tutti/tutti.h"
-
-enum { MPI_STATUS_BYTES = 64, MPI_TEXT_BYTES = 8192 }; /* more than any has */
+#include "fabric/mpi_handles.h"
 
 /* X(member, name, arguments) */
 #define MPI_FUNCTION_MAP(X)                                                                        \
@@ -44,8 +42,6 @@ enum { MPI_STATUS_BYTES = 64, MPI_TEXT_BYTES = 8192 }; /* more than any has */
     X(test, Test, (void *request, int *flag, void *status))                                        \
     X(get_count, Get_count, (const void *status, uintptr_t type, int *count))                      \
     X(cancel, Cancel, (void *request))
-
-enum mpi_kind { MPI_KIND_MPICH, MPI_KIND_STANDARD, MPI_KIND_OPENMPI };
 
 struct mpi_abi {
     const char *name;

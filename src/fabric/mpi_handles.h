@@ -4,15 +4,34 @@
 #ifndef TUTTI_FABRIC_MPI_HANDLES_H
 #define TUTTI_FABRIC_MPI_HANDLES_H
 
+#include "tutti/tutti.h"
+
+enum mpi_kind { MPI_KIND_MPICH, MPI_KIND_STANDARD, MPI_KIND_OPENMPI };
+enum { MPI_STATUS_BYTES = 64, MPI_TEXT_BYTES = 8192 }; /* more than any has */
+
 /* MPI_COMM_WORLD: Open MPI's object, MPICH's number, the standard one. */
 #define MPI_WORLD_OBJECT   "ompi_mpi_comm_world"
 #define MPI_WORLD_MPICH    0x44000000
 #define MPI_WORLD_STANDARD 0x101
 
+/* Of Tutti's operations those that MPI has for a type: a bit 1 << tutti_op_t for each. WRAP: all
+ * that are equal for signed and unsigned; REAL: those of floats; LOGIC: on truth values, which MPI
+ * has for C's integers and for bool alone. */
+#define MPI_OP_BIT(name) (1u << (uintptr_t)TUTTI_##name)
+enum {
+    MPI_OPS_NONE = 0,
+    MPI_OPS_BITS = MPI_OP_BIT(BAND) | MPI_OP_BIT(BOR) | MPI_OP_BIT(BXOR),
+    MPI_OPS_SUMS = MPI_OP_BIT(SUM),
+    MPI_OPS_REAL = MPI_OP_BIT(SUM) | MPI_OP_BIT(PROD) | MPI_OP_BIT(MIN) | MPI_OP_BIT(MAX),
+    MPI_OPS_WRAP = MPI_OPS_BITS | MPI_OP_BIT(SUM) | MPI_OP_BIT(PROD),
+    MPI_OPS_ALL = MPI_OPS_BITS | MPI_OPS_REAL,
+    MPI_OPS_LOGIC = 1 << 30,
+    MPI_OPS_C_WRAP = MPI_OPS_WRAP | MPI_OPS_LOGIC,
+    MPI_OPS_C_ALL = MPI_OPS_ALL | MPI_OPS_LOGIC,
+};
+
 /* X(Open MPI's object behind "ompi_mpi_", MPICH's, standard, dtype, operations): the dtype whose
- * bytes are the type's, and of Tutti's operations those that MPI has for the type: NONE, BITS, ALL,
- * REAL (those of floats), SUMS (the sum), WRAP (all that are equal for signed and unsigned), LOGIC
- * (on truth values), C_ALL and C_WRAP (these, too: MPI has them for C's integers alone). */
+ * bytes are the type's, and the name behind MPI_OPS_. */
 #define MPI_TYPE_MAP(X)                                                                            \
     X(char, 0x4c000101, 0x243, INT8, NONE)                                                         \
     X(signed_char, 0x4c000118, 0x244, INT8, C_ALL)                                                 \
