@@ -3,8 +3,8 @@
  * tutti bench: bench_report.c is the command and its report, bench_options.c reads the command
  * line, bench_rows.c completes what it asks for, bench.c starts the ranks and watches them,
  * bench_launched.c is for ranks that a launcher has started, bench_rank.c is one rank (by
- * bench_cpu.c, or bench_gpu.c with a GPU), bench_table.c prints the table. For tutti tune the same
- * ranks measure tuning files in turn.
+ * bench_cpu.c, or in rounds by bench_gpu.c, bench_norm.c), bench_table.c prints the table. For
+ * tutti tune the same ranks measure tuning files in turn.
  *
  * The ranks are children of the tool or, with --threads, threads of one child. All of them measure
  * the same list of rows. After each row a rank writes one record to the pipe that they share. Under

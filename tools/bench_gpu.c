@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The benchmark's engine of GPU ranks. For each place it makes a check, then rounds. In a round the
- * library or a rival replays its graph, or makes a batch of calls, between two events. The library
- * and its rivals alternate on the same streams. The ranks begin each round together and write their
- * times to the shared memory. The time of a round is that of its slowest rank; the result is the
- * median of the rounds.
+ * The benchmark's engine of GPU ranks. For each place it makes a check, then rounds of the library,
+ * its rivals and its tunings. The result is the median of the rounds.
  *
  * With --beside a round has matrix products on one stream and the operations on another. The
  * products' time counts while operations run all the time, and the reverse.
  */
-#include "bench_rank.h"
+#include "bench_rounds.h"
 #include "collective_call.h"
 #include "gpu.h"
 #include "nccl.h"
 #include "product.h"
-#include "stats.h"
 #include "tool.h"
 
 #include <stdlib.h>
@@ -24,7 +20,6 @@ enum {
     FIRST_RIVAL,
     FIRST_TUNING = FIRST_RIVAL + BENCH_RIVALS, /* the library with a tuning file */
     ENGINES = FIRST_TUNING + BENCH_TUNINGS,
-    HOST_TIME = ENGINES,
 };
 
 enum {
@@ -40,12 +35,8 @@ enum {
 static const double row_seconds = 0.06;
 
 struct gpu_measure {
-    struct measure base;
-    tutti_comm_t *tuned[BENCH_TUNINGS];
+    struct rounds rounds;
     struct nccl_comm *nccl;
-    tutti_stream_t streams[BENCH_STREAMS];
-    void *forked, *joined[BENCH_STREAMS]; /* events */
-    void *begin, *end;
     struct product *product; /* NULL without --beside */
     tutti_stream_t product_stream;
     void *product_begin, *product_end;
@@ -53,32 +44,11 @@ struct gpu_measure {
     tutti_symm_group_t *group; /* of the first memory; NULL: it is ordinary */
     size_t reach;              /* from one buffer to the other */
     size_t *counts;            /* on the device, with --device-counts */
-    double *values;
-    /* The current place. */
-    int batch;
-    double each_us; /* of one operation, in the warm-up */
-    void *graphs[ENGINES];
 };
 
 static struct gpu_measure *of(struct measure *base)
 {
     return (struct gpu_measure *)base;
-}
-
-/* Asks the communicators whether a kernel failed. */
-static bool synchronize(struct gpu_measure *measure)
-{
-    struct measure *base = &measure->base;
-    struct tutti_fault fault = {.struct_size = sizeof fault};
-    bool ok = gpu_stream_synchronize(measure->streams[0]);
-    enum tutti_status status = tutti_comm_status(base->comm, &fault);
-    for (int i = 0; i < base->config->tuning_count && !status; i++)
-        status = tutti_comm_status(measure->tuned[i], &fault);
-    if (status) {
-        tutti_fault_format(&fault, base->message, sizeof base->message);
-        base->status = status;
-    }
-    return ok && !status;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -99,7 +69,7 @@ static int kept_buffer(const struct measure *base)
 
 static void operands_of(const struct gpu_measure *measure, int engine, char **send, char **recv)
 {
-    const struct measure *base = &measure->base;
+    const struct measure *base = &measure->rounds.base;
     operands_find(&base->operands, base->place == BENCH_IN_PLACE, buffer_of(measure, engine, 0),
                   buffer_of(measure, engine, 1), send, recv);
 }
@@ -123,20 +93,19 @@ static bool is_rival(int engine)
 
 static bool is_barrier(const struct gpu_measure *measure)
 {
-    return measure->base.config->collective == TUTTI_COLLECTIVE_BARRIER;
+    return measure->rounds.base.config->collective == TUTTI_COLLECTIVE_BARRIER;
 }
 
 /* The root of the i-th operation of a batch: each rank in turn. */
 static int root_of(const struct gpu_measure *measure, int i)
 {
-    const struct bench_config *config = measure->base.config;
+    const struct bench_config *config = measure->rounds.base.config;
     return collectives[config->collective].rooted ? i % config->ranks : 0;
 }
 
-/* Enqueues the i-th operation of a batch. */
-static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stream, int i)
+static bool enqueue(struct measure *base, int engine, tutti_stream_t stream, int i)
 {
-    struct measure *base = &measure->base;
+    struct gpu_measure *measure = of(base);
     const struct bench_row *row = base->row;
     const enum tutti_collective which = base->config->collective;
     const int root = root_of(measure, i);
@@ -155,7 +124,8 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
         return nccl_enqueue(measure->nccl, &call, stream) ||
                measure_fail(base, TUTTI_ERR_CUDA, "NCCL: %s", library_error());
     }
-    tutti_comm_t *comm = engine < FIRST_TUNING ? base->comm : measure->tuned[engine - FIRST_TUNING];
+    tutti_comm_t *comm =
+        engine < FIRST_TUNING ? base->comm : measure->rounds.others[engine - FIRST_TUNING];
     return measure_status(base,
                           collective_call_on(stream, which, send, recv,
                                              measure->counts ? measure->counts : base->counts.wide,
@@ -163,58 +133,18 @@ static bool enqueue(struct gpu_measure *measure, int engine, tutti_stream_t stre
                                              base->options.flags ? &base->options : NULL));
 }
 
-/* A batch of operations. The streams alternate; the first one begins and ends the batch. */
-static bool enqueue_batch(struct gpu_measure *measure, int engine)
+static bool takes_part(struct measure *base, int engine)
 {
-    const int streams = measure->base.config->streams;
-    tutti_stream_t first = measure->streams[0];
-    bool ok = streams == 1 || gpu_event_record(measure->forked, first);
-    for (int i = 1; i < streams && ok; i++)
-        ok = gpu_event_await(measure->forked, measure->streams[i]);
-    for (int i = 0; i < measure->batch && ok; i++)
-        ok = enqueue(measure, engine, measure->streams[i % streams], i);
-    for (int i = 1; i < streams && ok; i++)
-        ok = gpu_event_record(measure->joined[i], measure->streams[i]) &&
-             gpu_event_await(measure->joined[i], first);
-    return ok;
-}
-
-static void forget_graphs(struct gpu_measure *measure)
-{
-    for (int engine = 0; engine < ENGINES; engine++) {
-        gpu_graph_destroy(measure->graphs[engine]);
-        measure->graphs[engine] = NULL;
-    }
-}
-
-static bool capture(struct gpu_measure *measure, int engine)
-{
-    if (!gpu_capture_begin(measure->streams[0]))
-        return false;
-    bool ok = enqueue_batch(measure, engine) ||
-              measure_fail(&measure->base, TUTTI_ERR_CUDA, "%s", library_error());
-    measure->graphs[engine] = gpu_capture_end(measure->streams[0]);
-    return ok && measure->graphs[engine];
-}
-
-static bool launch(struct gpu_measure *measure, int engine)
-{
-    if (measure->graphs[engine])
-        return gpu_graph_launch(measure->graphs[engine], measure->streams[0]);
-    return enqueue_batch(measure, engine);
-}
-
-static bool takes_part(const struct gpu_measure *measure, int engine)
-{
-    const struct bench_row *row = measure->base.row;
+    const struct gpu_measure *measure = of(base);
+    const struct bench_row *row = base->row;
     if (engine == LIBRARY)
         return true;
     if (!is_rival(engine))
         return row->tunings >> (engine - FIRST_TUNING) & 1;
-    const enum tutti_collective which = measure->base.config->collective;
+    const enum tutti_collective which = base->config->collective;
     if (!measure->nccl || engine == FIRST_RIVAL + BENCH_MPI || !row->count ||
         !nccl_serves(which, row->dtype, row->op) ||
-        (measure->base.place == BENCH_IN_PLACE && !collective_is_in_place(&collectives[which])))
+        (base->place == BENCH_IN_PLACE && !collective_is_in_place(&collectives[which])))
         return false;
     return engine == FIRST_RIVAL + BENCH_NCCL || measure->memory[1];
 }
@@ -224,7 +154,7 @@ static bool takes_part(const struct gpu_measure *measure, int engine)
 /* Makes the buffers of an engine those of the check. */
 static void operands_point(struct gpu_measure *measure, int engine)
 {
-    struct measure *base = &measure->base;
+    struct measure *base = &measure->rounds.base;
     struct operands *operands = &base->operands;
     const bool in_place = base->place == BENCH_IN_PLACE;
     for (int i = 0; i < 2; i++) {
@@ -239,7 +169,7 @@ static void operands_point(struct gpu_measure *measure, int engine)
  * symmetric window gets a copy. */
 static bool fill_inputs(struct gpu_measure *measure)
 {
-    struct measure *base = &measure->base;
+    struct measure *base = &measure->rounds.base;
     struct operands *operands = &base->operands;
     bool ok = true;
     operands_point(measure, LIBRARY);
@@ -258,17 +188,17 @@ static bool fill_inputs(struct gpu_measure *measure)
 /* Runs one operation in place, or a batch. A batch repeats one operation, but for its root. */
 static bool check(struct gpu_measure *measure, int engine, uint64_t *wrong)
 {
-    struct measure *base = &measure->base;
+    struct measure *base = &measure->rounds.base;
     struct operands *operands = &base->operands;
     bool out = base->place == BENCH_OUT_OF_PLACE;
     operands_point(measure, engine);
-    operands->root = root_of(measure, out ? measure->batch - 1 : 0);
+    operands->root = root_of(measure, out ? measure->rounds.batch - 1 : 0);
     if (out && !operands_spoil(operands))
         return false;
-    if (!measure_meet(base) ||
-        !(out ? launch(measure, engine) : enqueue(measure, engine, measure->streams[0], 0)))
+    if (!measure_meet(base) || !(out ? rounds_launch(&measure->rounds, engine)
+                                     : enqueue(base, engine, measure->rounds.streams[0], 0)))
         return false;
-    return synchronize(measure) && operands_check_result(operands, wrong) &&
+    return rounds_synchronize(&measure->rounds) && operands_check_result(operands, wrong) &&
            operands_check_input(operands, wrong);
 }
 
@@ -280,7 +210,7 @@ static bool check_all(struct measure *base, struct bench_timing *timing)
     bool ok = true;
     for (int engine = 0; engine < ENGINES && ok; engine++) {
         uint64_t others = 0, *wrong = &others;
-        if (!takes_part(measure, engine) || (is_rival(engine) && reduces))
+        if (!takes_part(&measure->rounds.base, engine) || (is_rival(engine) && reduces))
             continue;
         if (engine == LIBRARY)
             wrong = &timing->wrong;
@@ -300,75 +230,33 @@ static bool check_again(struct measure *base, struct bench_timing *timing)
 {
     struct gpu_measure *measure = of(base);
     return base->place == BENCH_IN_PLACE ||
-           (launch(measure, LIBRARY) && synchronize(measure) &&
+           (rounds_launch(&measure->rounds, LIBRARY) && rounds_synchronize(&measure->rounds) &&
             operands_check_result(&base->operands, &timing->wrong));
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* One round of one engine. Inputs are restored in place, where sums would grow without bound. */
-static bool time_round(struct gpu_measure *measure, int engine, double *us, double *host_us)
+/* Inputs are restored in place, where sums would grow without bound. */
+static bool restore(struct measure *base, int engine)
 {
-    tutti_stream_t stream = measure->streams[0];
-    const size_t bytes = send_bytes(&measure->base);
+    tutti_stream_t stream = of(base)->rounds.streams[0];
+    const size_t bytes = send_bytes(base);
     char *send, *recv;
-    operands_of(measure, engine, &send, &recv);
-    if (measure->base.place == BENCH_IN_PLACE && bytes &&
-        (!gpu_copy_async(send, buffer_of(measure, engine, kept_buffer(&measure->base)), bytes,
-                         stream) ||
-         !gpu_stream_synchronize(stream)))
-        return false;
-    if (!measure_meet(&measure->base) || !gpu_event_record(measure->begin, stream))
-        return false;
-    double start = clock_seconds();
-    bool ok = launch(measure, engine);
-    *host_us = (clock_seconds() - start) * 1e6 / measure->batch;
-    ok = ok && gpu_event_record(measure->end, stream) && synchronize(measure) &&
-         gpu_event_elapsed(measure->begin, measure->end, us);
-    *us /= measure->batch;
-    return ok;
+    operands_of(of(base), engine, &send, &recv);
+    return base->place != BENCH_IN_PLACE || !bytes ||
+           (gpu_copy_async(send, buffer_of(of(base), engine, kept_buffer(base)), bytes, stream) &&
+            gpu_stream_synchronize(stream));
 }
 
 /* Rank 0 decides for all. */
 static bool agree_on_rounds(struct gpu_measure *measure, int *rounds)
 {
-    double fit = row_seconds * 1e6 / (measure->each_us * measure->batch + 1);
-    int wanted = measure->base.config->iterations;
+    double fit = row_seconds * 1e6 / (measure->rounds.each_us * measure->rounds.batch + 1);
+    int wanted = measure->rounds.base.config->iterations;
     if (!wanted)
         wanted = fit < LEAST_ROUNDS ? LEAST_ROUNDS : fit > BENCH_REPLAYS ? BENCH_REPLAYS : (int)fit;
     *rounds = wanted < BENCH_REPLAYS ? wanted : BENCH_REPLAYS;
-    return measure_agree(&measure->base, rounds);
-}
-
-/* The times of this rank in each round; with `slowest` those of the slowest rank. */
-static struct stats stats_of_series(struct gpu_measure *measure, int series, int rounds,
-                                    bool slowest)
-{
-    const struct bench_rank *self = measure->base.self;
-    for (int i = 0; i < rounds; i++) {
-        const float *of_rank = self->shared->samples[series][i];
-        float us = of_rank[self->rank];
-        for (int rank = 0; rank < self->config->ranks && slowest; rank++)
-            us = of_rank[rank] > us ? of_rank[rank] : us;
-        measure->values[i] = (double)us;
-    }
-    return stats_of(measure->values, (size_t)rounds);
-}
-
-static void summarize(struct gpu_measure *measure, int rounds, struct bench_timing *timing)
-{
-    struct stats own = stats_of_series(measure, LIBRARY, rounds, true);
-    timing->mean_us = own.mean;
-    timing->p50_us = own.p50;
-    timing->p99_us = own.p99;
-    timing->own_us = stats_of_series(measure, LIBRARY, rounds, false).p50;
-    if (!measure->base.config->graph)
-        timing->host_us = stats_of_series(measure, HOST_TIME, rounds, true).p50;
-    for (int engine = FIRST_RIVAL; engine < ENGINES; engine++)
-        if (takes_part(measure, engine))
-            *(is_rival(engine) ? &timing->rival_us[engine - FIRST_RIVAL]
-                               : &timing->tuning_us[engine - FIRST_TUNING]) =
-                stats_of_series(measure, engine, rounds, true).p50;
+    return measure_agree(&measure->rounds.base, rounds);
 }
 
 /* ---- beside a matrix product ----------------------------------------------------------------- */
@@ -389,46 +277,47 @@ static bool enqueue_products(struct gpu_measure *measure, int count)
 
 static bool enqueue_batches(struct gpu_measure *measure, int engine, int count)
 {
-    bool ok = gpu_event_record(measure->begin, measure->streams[0]);
+    bool ok = gpu_event_record(measure->rounds.begin, measure->rounds.streams[0]);
     for (int i = 0; i < count && ok; i++)
-        ok = launch(measure, engine);
-    return ok && gpu_event_record(measure->end, measure->streams[0]);
+        ok = rounds_launch(&measure->rounds, engine);
+    return ok && gpu_event_record(measure->rounds.end, measure->rounds.streams[0]);
 }
 
 /* *us: of one product, or of one operation. */
 static bool mix_round(struct gpu_measure *measure, const struct mix *mix, double *us)
 {
-    bool ok = measure_meet(&measure->base);
+    bool ok = measure_meet(&measure->rounds.base);
     if (mix->of_products)
         ok = ok && enqueue_batches(measure, mix->engine, mix->batches) &&
              enqueue_products(measure, mix->products);
     else
         ok = ok && enqueue_products(measure, mix->products) &&
              enqueue_batches(measure, mix->engine, mix->batches);
-    ok = ok && gpu_stream_synchronize(measure->product_stream) && synchronize(measure);
+    ok = ok && gpu_stream_synchronize(measure->product_stream) &&
+         rounds_synchronize(&measure->rounds);
     if (!ok)
         return false;
     ok = mix->of_products ? gpu_event_elapsed(measure->product_begin, measure->product_end, us)
-                          : gpu_event_elapsed(measure->begin, measure->end, us);
-    *us /= mix->of_products ? mix->products : mix->batches * measure->batch;
+                          : gpu_event_elapsed(measure->rounds.begin, measure->rounds.end, us);
+    *us /= mix->of_products ? mix->products : mix->batches * measure->rounds.batch;
     return ok;
 }
 
 /* The median of some rounds, of the slowest rank. */
 static bool mix_time(struct gpu_measure *measure, const struct mix *mix, double *median_us)
 {
-    struct bench_shared *shared = measure->base.self->shared;
+    struct bench_shared *shared = measure->rounds.base.self->shared;
     double us = 0;
     for (int i = 0; i <= LEAST_ROUNDS; i++) {
         if (!mix_round(measure, mix, &us))
             return false;
         if (i > 0) /* the first one warms up */
-            shared->samples[0][i - 1][measure->base.self->rank] = (float)us;
+            shared->samples[0][i - 1][measure->rounds.base.self->rank] = (float)us;
     }
-    if (!measure_meet(&measure->base))
+    if (!measure_meet(&measure->rounds.base))
         return false;
-    *median_us = stats_of_series(measure, 0, LEAST_ROUNDS, true).p50;
-    return measure_meet(&measure->base);
+    *median_us = rounds_stats(&measure->rounds, 0, LEAST_ROUNDS, true).p50;
+    return measure_meet(&measure->rounds.base);
 }
 
 /* A whole number of times, which rank 0 decides, that `each_us` fits into `us`, and one more. */
@@ -437,7 +326,7 @@ static bool agree_on_count(struct gpu_measure *measure, double us, double each_u
     enum { MOST = 200 };
     const double fit = each_us > 0 ? us / each_us : MOST;
     *count = fit < MOST ? (int)fit + 1 : MOST;
-    return measure_agree(&measure->base, count);
+    return measure_agree(&measure->rounds.base, count);
 }
 
 static bool time_beside(struct gpu_measure *measure, struct bench_timing *timing)
@@ -446,10 +335,11 @@ static bool time_beside(struct gpu_measure *measure, struct bench_timing *timing
     struct mix mix = {.of_products = true, .products = 1};
     bool ok = mix_time(measure, &mix, &beside->product_us);
     for (int i = 0; i <= BENCH_RIVALS && ok; i++) {
-        const double batch_us = measure->batch * (i ? timing->rival_us[i - 1] : timing->p50_us);
+        const double batch_us =
+            measure->rounds.batch * (i ? timing->rival_us[i - 1] : timing->p50_us);
         int products = 1, batches = 1;
         mix.engine = i;
-        if (!takes_part(measure, i))
+        if (!takes_part(&measure->rounds.base, i))
             continue;
         /* Each lasts at least as long as the other, and twice as long where it is the other's
          * load. */
@@ -467,52 +357,26 @@ static bool time_beside(struct gpu_measure *measure, struct bench_timing *timing
     return ok;
 }
 
-static bool time_rounds(struct measure *base, struct bench_timing *timing, int *rounds)
+static bool time_rounds(struct measure *base, struct bench_timing *timing, int *count)
 {
     struct gpu_measure *measure = of(base);
-    struct bench_shared *shared = base->self->shared;
-    const int rank = base->self->rank;
-    double us = 0, host_us = 0;
-    if (!agree_on_rounds(measure, rounds))
+    struct rounds *rounds = &measure->rounds;
+    if (!agree_on_rounds(measure, count) || !rounds_run(rounds, *count, timing))
         return false;
-    for (int i = 0; i < *rounds; i++)
-        for (int engine = 0; engine < ENGINES; engine++) {
-            if (!takes_part(measure, engine))
-                continue;
-            if (!time_round(measure, engine, &us, &host_us))
-                return false;
-            shared->samples[engine][i][rank] = (float)us;
-            if (engine == LIBRARY)
-                shared->samples[HOST_TIME][i][rank] = (float)host_us;
-        }
-    if (!measure_meet(base))
-        return false;
-    summarize(measure, *rounds, timing);
+    if (!base->config->graph)
+        timing->host_us = rounds_stats(rounds, ROUNDS_HOST, *count, true).p50;
+    for (int engine = FIRST_RIVAL; engine < ENGINES; engine++)
+        if (takes_part(base, engine))
+            *(is_rival(engine) ? &timing->rival_us[engine - FIRST_RIVAL]
+                               : &timing->tuning_us[engine - FIRST_TUNING]) =
+                rounds_stats(rounds, engine, *count, true).p50;
     return measure_meet(base) && (!measure->product || time_beside(measure, timing));
 }
 
-/* First calls each engine once outside a graph, for rivals with a late set-up. Then captures and
- * warms up the graphs. */
 static bool warm_up(struct measure *base)
 {
-    struct gpu_measure *measure = of(base);
-    double host_us = 0;
-    forget_graphs(measure);
-    if (!fill_inputs(measure))
-        return false;
-    for (int engine = 0; engine < ENGINES; engine++) {
-        if (!takes_part(measure, engine))
-            continue;
-        if (!measure_meet(base) || !enqueue(measure, engine, measure->streams[0], 0) ||
-            !synchronize(measure) || !measure_meet(base))
-            return false;
-        if (base->config->graph && !capture(measure, engine))
-            return false;
-        for (int i = 0; i < base->config->warmup || i == 0; i++)
-            if (!time_round(measure, engine, engine ? &host_us : &measure->each_us, &host_us))
-                return false;
-    }
-    return true;
+    const int count = base->config->warmup;
+    return fill_inputs(of(base)) && rounds_warm_up(&of(base)->rounds, count ? count : 1);
 }
 
 /* ---- a row ----------------------------------------------------------------------------------- */
@@ -530,60 +394,27 @@ static bool begin_row(struct measure *base, const struct bench_row *row,
 {
     struct gpu_measure *measure = of(base);
     (void)record;
-    measure->batch = batch_of(base->config, row);
+    measure->rounds.batch = batch_of(base->config, row);
     return measure_counts(base) &&
            (!measure->counts || gpu_copy(measure->counts, &base->counts, sizeof base->counts));
 }
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
-static bool open_device(struct measure *base, struct bench_record *ready)
-{
-    struct gpu_measure *measure = of(base);
-    struct gpu_facts facts;
-    if (!gpu_open())
-        return false;
-    int count = gpu_count();
-    int device = count && !base->config->share ? base->self->rank % count : 0;
-    if (count == 0 || !gpu_bind(device) || !gpu_facts(device, &facts))
-        return false;
-    snprintf(ready->device, sizeof ready->device, "device %d %.20s %.63s", device, facts.bus_id,
-             facts.name);
-    measure->begin = gpu_event_create();
-    measure->end = gpu_event_create();
-    measure->forked = gpu_event_create();
-    bool ok = measure->begin && measure->end && measure->forked;
-    for (int i = 0; i < base->config->streams && ok; i++)
-        ok = gpu_stream_create(&measure->streams[i]) && (measure->joined[i] = gpu_event_create());
-    return ok;
-}
-
-static void close_device(struct measure *base)
-{
-    struct gpu_measure *measure = of(base);
-    for (int i = 0; i < BENCH_STREAMS; i++) {
-        gpu_event_destroy(measure->joined[i]);
-        gpu_stream_destroy(measure->streams[i]);
-    }
-    gpu_event_destroy(measure->forked);
-    gpu_event_destroy(measure->begin);
-    gpu_event_destroy(measure->end);
-}
-
 /* tutti_comm_create() reads the variable. Nothing else in this process reads variables any more. */
 static bool create_tuned(struct gpu_measure *measure)
 {
-    const struct bench_config *config = measure->base.config;
+    const struct bench_config *config = measure->rounds.base.config;
     bool ok = true;
-    if (measure->base.exact && config->tuning_count)
-        return measure_fail(&measure->base, TUTTI_ERR_INVALID,
+    if (measure->rounds.base.exact && config->tuning_count)
+        return measure_fail(&measure->rounds.base, TUTTI_ERR_INVALID,
                             "the ranks' links, or TUTTI_ALGO, make the algorithm a ring, which is "
                             "in no tuning table: there is nothing to measure");
     for (int i = 0; i < config->tuning_count && ok; i++) {
         char name[32];
         snprintf(name, sizeof name, "bench-tuned-%d", i);
         setenv("TUTTI_TUNING_FILE", config->tunings[i], 1);
-        ok = measure_comm(&measure->base, name, &measure->tuned[i]);
+        ok = measure_comm(&measure->rounds.base, name, &measure->rounds.others[i]);
     }
     return ok;
 }
@@ -595,12 +426,13 @@ static bool create_product(struct gpu_measure *measure)
     measure->product_end = gpu_event_create();
     return (measure->product && measure->product_begin && measure->product_end &&
             gpu_stream_create(&measure->product_stream)) ||
-           measure_fail(&measure->base, TUTTI_ERR_DECLINED, "--beside gemm: %s", library_error());
+           measure_fail(&measure->rounds.base, TUTTI_ERR_DECLINED, "--beside gemm: %s",
+                        library_error());
 }
 
 static bool create_rival(struct gpu_measure *measure, size_t bytes)
 {
-    struct measure *base = &measure->base;
+    struct measure *base = &measure->rounds.base;
     if (!nccl_open())
         return measure_fail(base, TUTTI_ERR_DECLINED, "--vs nccl: %s", library_error());
     measure->nccl = nccl_comm_create(base->store, base->self->rank, base->config->ranks);
@@ -613,7 +445,7 @@ static bool create_rival(struct gpu_measure *measure, size_t bytes)
 /* Of the library and of NCCL without windows. Collective with --symmetric. */
 static bool create_memory(struct gpu_measure *measure, size_t bytes)
 {
-    struct measure *base = &measure->base;
+    struct measure *base = &measure->rounds.base;
     const struct bench_config *config = base->config;
     void *memory = NULL;
     if (!config->symmetric) {
@@ -639,9 +471,6 @@ static bool allocate(struct measure *base, struct bench_record *ready)
     for (int i = 0; i < config->row_count; i++)
         most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
     measure->reach = (most + 2 * GUARD_BYTES + 4095) / 4096 * 4096;
-    measure->values = malloc(BENCH_REPLAYS * sizeof *measure->values);
-    if (!measure->values)
-        return measure_fail(base, TUTTI_ERR_NO_MEMORY, "no memory");
     if (!create_memory(measure, 2 * measure->reach) ||
         (config->vs_nccl && !create_rival(measure, 2 * measure->reach)) ||
         (config->beside && !create_product(measure)) ||
@@ -655,7 +484,7 @@ static bool allocate(struct measure *base, struct bench_record *ready)
 static void release(struct measure *base)
 {
     struct gpu_measure *measure = of(base);
-    forget_graphs(measure);
+    rounds_release(&measure->rounds);
     nccl_comm_destroy(measure->nccl);
     product_destroy(measure->product);
     gpu_event_destroy(measure->product_begin);
@@ -665,15 +494,12 @@ static void release(struct measure *base)
         gpu_free(measure->memory[0]);
     gpu_free(measure->counts);
     tutti_symm_group_destroy(measure->group);
-    for (int i = 0; i < base->config->tuning_count; i++)
-        tutti_comm_destroy(measure->tuned[i]);
-    free(measure->values);
 }
 
 const struct bench_engine bench_gpu = {
     .bytes = sizeof(struct gpu_measure),
     .device = TUTTI_DEVICE_CUDA,
-    .open = open_device,
+    .open = rounds_open,
     .allocate = allocate,
     .meet = measure_meet,
     .begin = begin_row,
@@ -682,5 +508,9 @@ const struct bench_engine bench_gpu = {
     .time = time_rounds,
     .check_again = check_again,
     .release = release,
-    .close = close_device,
+    .contestants = ENGINES,
+    .takes_part = takes_part,
+    .enqueue = enqueue,
+    .restore = restore,
+    .close = rounds_close,
 };

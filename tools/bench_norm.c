@@ -2,13 +2,10 @@
 /*
  * The benchmark's engine of tutti_all_reduce_rms_norm(), for CPU and GPU ranks. Beside the fused
  * call it measures the same work apart: an all-reduce, then the call on a communicator of this rank
- * alone. Both write outputs of their own, whose bits must be equal. A round is a batch of calls, or
- * a replay of their graph; the two alternate. The time of a round is that of its slowest rank.
+ * alone. Both write outputs of their own, whose bits must be equal.
  */
-#include "bench_rank.h"
+#include "bench_rounds.h"
 #include "gpu.h"
-#include "stats.h"
-#include "tool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,13 +16,9 @@ enum { RESIDUAL_OUT, NORM_OUT, QUANT_OUT, SCALES }; /* outputs of a way */
 enum { BATCH = 50, ROUNDS = 50, WARMUP = 5, LINE = 256, GROUP = TUTTI_NORM_GROUP };
 
 struct norm_measure {
-    struct measure base;
-    tutti_comm_t *alone;
-    tutti_stream_t stream;
-    void *begin, *end, *graphs[WAYS];
-    char *memory, *host; /* `bytes` each: of the device, and the host's copy */
+    struct rounds rounds; /* whose others[0] has this rank alone */
+    char *memory, *host;  /* `bytes` each: of the device, and the host's copy */
     size_t bytes, offsets[OPERANDS + 1];
-    double values[BENCH_REPLAYS];
 };
 
 static struct norm_measure *of(struct measure *base)
@@ -79,7 +72,7 @@ static void *at(const struct norm_measure *measure, int operand)
 
 static bool copy(const struct norm_measure *measure, void *to, const void *from, size_t bytes)
 {
-    if (is_gpu(&measure->base))
+    if (is_gpu(&measure->rounds.base))
         return gpu_copy(to, from, bytes);
     memcpy(to, from, bytes);
     return true;
@@ -88,14 +81,16 @@ static bool copy(const struct norm_measure *measure, void *to, const void *from,
 /* Small numbers that differ from rank to rank; the outputs have other bytes. */
 static bool fill(struct norm_measure *measure)
 {
-    const struct bench_row *row = measure->base.row;
+    const struct bench_row *row = measure->rounds.base.row;
     const size_t width = tutti_dtype_size(row->dtype);
     const float scale = 0.05f;
     memset(measure->host, 0xa5, measure->bytes);
     for (int operand = INPUT; operand <= WEIGHT; operand++)
-        for (size_t i = 0; i < operand_bytes(measure->base.config, row, operand) / width; i++) {
-            const size_t number = i * 37 + i / 4096 * 11 +
-                                  (operand == INPUT ? (size_t)measure->base.self->rank * 5 : 0);
+        for (size_t i = 0; i < operand_bytes(measure->rounds.base.config, row, operand) / width;
+             i++) {
+            const size_t number =
+                i * 37 + i / 4096 * 11 +
+                (operand == INPUT ? (size_t)measure->rounds.base.self->rank * 5 : 0);
             const uint64_t bits = reference_bits(row->dtype, (double)(number % 63) / 16 - 2);
             memcpy(measure->host + measure->offsets[operand] + i * width, &bits, width);
         }
@@ -105,19 +100,19 @@ static bool fill(struct norm_measure *measure)
 
 static struct tutti_rms_norm norm_of(const struct norm_measure *measure, int way)
 {
-    const struct bench_config *config = measure->base.config;
+    const struct bench_config *config = measure->rounds.base.config;
     const int outputs = OUTPUTS + 4 * way;
     const bool has_scale = config->quant == TUTTI_QUANT_FP8_TENSOR;
     return (struct tutti_rms_norm){
         .struct_size = sizeof(struct tutti_rms_norm),
-        .tokens = measure->base.row->count / config->hidden,
+        .tokens = measure->rounds.base.row->count / config->hidden,
         .hidden = config->hidden,
-        .dtype = measure->base.row->dtype,
+        .dtype = measure->rounds.base.row->dtype,
         .input = way == FUSED ? at(measure, INPUT) : at(measure, outputs + NORM_OUT),
         .residual_in = at(measure, RESIDUAL),
         .residual_out = at(measure, outputs + RESIDUAL_OUT),
         .weight = at(measure, WEIGHT),
-        .weight_dtype = measure->base.row->dtype,
+        .weight_dtype = measure->rounds.base.row->dtype,
         .epsilon = 1e-5f,
         .norm_out = at(measure, outputs + NORM_OUT),
         .quant = config->quant,
@@ -128,114 +123,30 @@ static struct tutti_rms_norm norm_of(const struct norm_measure *measure, int way
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static bool enqueue(struct norm_measure *measure, int way)
+static bool enqueue(struct measure *base, int way, tutti_stream_t stream, int i)
 {
-    struct measure *base = &measure->base;
+    struct norm_measure *measure = of(base);
     const struct tutti_rms_norm norm = norm_of(measure, way);
+    (void)i;
     if (way == FUSED)
-        return measure_status(base, tutti_all_reduce_rms_norm(&norm, base->comm, measure->stream));
-    return measure_status(base, tutti_all_reduce(at(measure, INPUT), norm.norm_out,
-                                                 base->row->count, base->row->dtype, TUTTI_SUM,
-                                                 base->comm, measure->stream)) &&
-           measure_status(base, tutti_all_reduce_rms_norm(&norm, measure->alone, measure->stream));
-}
-
-static int batch_of(const struct measure *base)
-{
-    return base->config->batch ? base->config->batch : BATCH;
-}
-
-static bool enqueue_batch(struct norm_measure *measure, int way)
-{
-    bool ok = true;
-    for (int i = 0; i < batch_of(&measure->base) && ok; i++)
-        ok = enqueue(measure, way);
-    return ok;
-}
-
-static bool launch(struct norm_measure *measure, int way)
-{
-    return measure->graphs[way] ? gpu_graph_launch(measure->graphs[way], measure->stream)
-                                : enqueue_batch(measure, way);
-}
-
-/* Asks the communicators whether a kernel failed. */
-static bool synchronize(struct norm_measure *measure)
-{
-    struct measure *base = &measure->base;
-    const bool ok = !is_gpu(base) || gpu_stream_synchronize(measure->stream);
-    return ok && measure_status(base, tutti_comm_status(base->comm, NULL)) &&
-           measure_status(base, tutti_comm_status(measure->alone, NULL));
-}
-
-static void forget_graphs(struct norm_measure *measure)
-{
-    for (int way = 0; way < WAYS; way++) {
-        gpu_graph_destroy(measure->graphs[way]);
-        measure->graphs[way] = NULL;
-    }
-}
-
-static bool capture(struct norm_measure *measure, int way)
-{
-    if (!gpu_capture_begin(measure->stream))
-        return false;
-    const bool ok = enqueue_batch(measure, way);
-    measure->graphs[way] = gpu_capture_end(measure->stream);
-    return ok && measure->graphs[way];
+        return measure_status(base, tutti_all_reduce_rms_norm(&norm, base->comm, stream));
+    return measure_status(base,
+                          tutti_all_reduce(at(measure, INPUT), norm.norm_out, base->row->count,
+                                           base->row->dtype, TUTTI_SUM, base->comm, stream)) &&
+           measure_status(base,
+                          tutti_all_reduce_rms_norm(&norm, measure->rounds.others[0], stream));
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static bool time_round(struct norm_measure *measure, int way, double *us)
+static bool time_rounds(struct measure *base, struct bench_timing *timing, int *count)
 {
-    struct measure *base = &measure->base;
-    if (!measure_meet(base) || (is_gpu(base) && !gpu_event_record(measure->begin, measure->stream)))
+    struct rounds *rounds = &of(base)->rounds;
+    *count = base->config->iterations ? base->config->iterations : ROUNDS;
+    *count = *count < BENCH_REPLAYS ? *count : BENCH_REPLAYS;
+    if (!rounds_run(rounds, *count, timing))
         return false;
-    const double start = clock_seconds();
-    bool ok = launch(measure, way);
-    *us = (clock_seconds() - start) * 1e6;
-    if (ok && is_gpu(base))
-        ok = gpu_event_record(measure->end, measure->stream) && synchronize(measure) &&
-             gpu_event_elapsed(measure->begin, measure->end, us);
-    *us /= batch_of(base);
-    return ok;
-}
-
-/* The rounds of one way: of the slowest rank, or of this one. */
-static struct stats stats_of_way(struct norm_measure *measure, int way, int rounds, bool slowest)
-{
-    const struct bench_rank *self = measure->base.self;
-    for (int i = 0; i < rounds; i++) {
-        const float *of_rank = self->shared->samples[way][i];
-        float us = of_rank[self->rank];
-        for (int rank = 0; rank < self->config->ranks && slowest; rank++)
-            us = of_rank[rank] > us ? of_rank[rank] : us;
-        measure->values[i] = (double)us;
-    }
-    return stats_of(measure->values, (size_t)rounds);
-}
-
-static bool time_rounds(struct measure *base, struct bench_timing *timing, int *rounds)
-{
-    struct norm_measure *measure = of(base);
-    *rounds = base->config->iterations ? base->config->iterations : ROUNDS;
-    *rounds = *rounds < BENCH_REPLAYS ? *rounds : BENCH_REPLAYS;
-    for (int i = 0; i < *rounds; i++)
-        for (int way = 0; way < WAYS; way++) {
-            double us = 0;
-            if (!time_round(measure, way, &us))
-                return false;
-            base->self->shared->samples[way][i][base->self->rank] = (float)us;
-        }
-    if (!measure_meet(base))
-        return false;
-    const struct stats fused = stats_of_way(measure, FUSED, *rounds, true);
-    timing->mean_us = fused.mean;
-    timing->p50_us = fused.p50;
-    timing->p99_us = fused.p99;
-    timing->apart_us = stats_of_way(measure, APART, *rounds, true).p50;
-    timing->own_us = stats_of_way(measure, FUSED, *rounds, false).p50;
+    timing->apart_us = rounds_stats(rounds, APART, *count, true).p50;
     return measure_meet(base);
 }
 
@@ -246,24 +157,14 @@ static bool begin_row(struct measure *base, const struct bench_row *row,
 {
     (void)record;
     layout(base->config, row, of(base)->offsets);
+    of(base)->rounds.batch = base->config->batch ? base->config->batch : BATCH;
     return fill(of(base));
 }
 
 static bool warm_up(struct measure *base)
 {
-    struct norm_measure *measure = of(base);
-    const int rounds = base->config->warmup > 0 ? base->config->warmup : WARMUP;
-    double us = 0;
-    forget_graphs(measure);
-    for (int way = 0; way < WAYS; way++) {
-        if (!measure_meet(base) || !enqueue(measure, way) || !synchronize(measure) ||
-            !measure_meet(base) || (base->config->graph && !capture(measure, way)))
-            return false;
-        for (int i = 0; i < rounds; i++)
-            if (!time_round(measure, way, &us))
-                return false;
-    }
-    return true;
+    const int count = base->config->warmup;
+    return rounds_warm_up(&of(base)->rounds, count > 0 ? count : WARMUP);
 }
 
 /* Counts the bytes of the outputs that differ, and those of the inputs that have changed. */
@@ -274,7 +175,7 @@ static bool check(struct measure *base, struct bench_timing *timing)
     char *seen = malloc(measure->bytes);
     bool ok = seen && fill(measure) && measure_meet(base);
     for (int way = 0; way < WAYS && ok; way++)
-        ok = launch(measure, way) && synchronize(measure);
+        ok = rounds_launch(&measure->rounds, way) && rounds_synchronize(&measure->rounds);
     ok = ok && copy(measure, seen, measure->memory, measure->offsets[OPERANDS]);
     for (size_t i = 0; i < measure->offsets[OUTPUTS] && ok; i++)
         timing->wrong += seen[i] != measure->host[i];
@@ -284,30 +185,7 @@ static bool check(struct measure *base, struct bench_timing *timing)
     return ok;
 }
 
-static bool check_again(struct measure *base, struct bench_timing *timing)
-{
-    return check(base, timing);
-}
-
 /* ---- a rank ---------------------------------------------------------------------------------- */
-
-static bool open_device(struct measure *base, struct bench_record *ready)
-{
-    struct norm_measure *measure = of(base);
-    struct gpu_facts facts;
-    if (!is_gpu(base))
-        return true;
-    if (!gpu_open())
-        return false;
-    const int count = gpu_count(), device = count ? base->self->rank % count : 0;
-    if (count == 0 || !gpu_bind(device) || !gpu_facts(device, &facts))
-        return false;
-    snprintf(ready->device, sizeof ready->device, "device %d %.20s %.63s", device, facts.bus_id,
-             facts.name);
-    measure->begin = gpu_event_create();
-    measure->end = gpu_event_create();
-    return measure->begin && measure->end && gpu_stream_create(&measure->stream);
-}
 
 static bool allocate(struct measure *base, struct bench_record *ready)
 {
@@ -332,14 +210,14 @@ static bool allocate(struct measure *base, struct bench_record *ready)
         .programmatic_launch = config->pdl,
     };
     tutti_comm_describe(base->comm, ready->message, sizeof ready->message);
-    return measure_status(base, tutti_comm_create(base->store, 0, 1, &options, &measure->alone));
+    return measure_status(base,
+                          tutti_comm_create(base->store, 0, 1, &options, measure->rounds.others));
 }
 
 static void release(struct measure *base)
 {
     struct norm_measure *measure = of(base);
-    forget_graphs(measure);
-    tutti_comm_destroy(measure->alone);
+    rounds_release(&measure->rounds);
     if (is_gpu(base))
         gpu_free(measure->memory);
     else
@@ -347,19 +225,11 @@ static void release(struct measure *base)
     free(measure->host);
 }
 
-static void close_device(struct measure *base)
-{
-    struct norm_measure *measure = of(base);
-    gpu_stream_destroy(measure->stream);
-    gpu_event_destroy(measure->begin);
-    gpu_event_destroy(measure->end);
-}
-
 #define ENGINE(place)                                                                              \
     {                                                                                              \
-        .bytes = sizeof(struct norm_measure), .device = TUTTI_DEVICE_##place, .open = open_device, \
+        .bytes = sizeof(struct norm_measure), .device = TUTTI_DEVICE_##place, .open = rounds_open, \
         .allocate = allocate, .meet = measure_meet, .begin = begin_row, .warm_up = warm_up,        \
-        .check = check, .time = time_rounds, .check_again = check_again, .release = release,       \
-        .close = close_device,                                                                     \
+        .check = check, .time = time_rounds, .check_again = check, .release = release,             \
+        .close = rounds_close, .contestants = WAYS, .enqueue = enqueue,                            \
     }
 const struct bench_engine bench_norm_cpu = ENGINE(CPU), bench_norm_gpu = ENGINE(CUDA);

@@ -31,6 +31,12 @@ struct bench_engine {
     bool (*check)(struct measure *measure, struct bench_timing *timing);
     bool (*time)(struct measure *measure, struct bench_timing *timing, int *iterations);
     bool (*check_again)(struct measure *measure, struct bench_timing *timing);
+    /* Of an engine with rounds (bench_rounds.h). The library is contestant 0. `i`: the place in the
+     * batch. NULL: all take part; a round needs nothing restored. */
+    int contestants;
+    bool (*takes_part)(struct measure *measure, int contestant);
+    bool (*enqueue)(struct measure *measure, int contestant, tutti_stream_t stream, int i);
+    bool (*restore)(struct measure *measure, int contestant);
     /* Before the communicator is destroyed, and after that. Free what is there; NULL: nothing. */
     void (*release)(struct measure *measure);
     void (*close)(struct measure *measure);
