@@ -144,7 +144,7 @@ void pg_control_wake_if_asleep(struct layout_control_ring *ring)
         pg_control_wake(ring);
 }
 
-void pg_control_notify_others(const struct pg_control *control)
+static void notify_others(const struct pg_control *control)
 {
     for (int r = 0; r < control->size; r++)
         if (r != control->rank)
@@ -229,7 +229,7 @@ bool pg_control_post_verdict(struct pg_control *control, const struct layout_ver
     for (int r = 0; r < control->size && control->wire; r++)
         if (r != control->rank)
             (void)pg_wire_post(control->wire, r, verdict, verdict_bytes(verdict));
-    pg_control_notify_others(control);
+    notify_others(control);
     return true;
 }
 
@@ -262,7 +262,7 @@ void pg_control_leave(struct pg_control *control, int cause)
 {
     /* H4 pairs H4a: what this rank posted before */
     order_store_release_u32(&control->own->left, 1 + (uint32_t)cause);
-    pg_control_notify_others(control);
+    notify_others(control);
 }
 
 struct rank_set pg_control_left(const struct pg_control *control, int *cause)

@@ -59,7 +59,6 @@ void pg_control_notify(struct layout_control_ring *ring);
 void pg_control_wake_if_asleep(struct layout_control_ring *ring);
 /* A thread waits for the owner: wake it from a nap, too. */
 void pg_control_wake(struct layout_control_ring *ring);
-void pg_control_notify_others(const struct pg_control *control);
 
 /* Post an announcement; the caller has set all but post_number. Return false, with nothing done, if
  * the ring is full. */

@@ -145,34 +145,23 @@ int cpu_team_size(const struct cpu_team *team)
     return team->size;
 }
 
-void cpu_team_begin(struct cpu_team *team, void (*part)(const void *context, int i),
-                    const void *context)
-{
-    team->part = part;
-    team->context = context;
-    job_begin(team);
-}
-
 static bool has_done(void *context)
 {
     const struct member *member = context;
     return order_load_acquire_u32(&member->done) == member->team->jobs; /* S2a pairs S2 */
 }
 
-void cpu_team_await(struct cpu_team *team)
+void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),
+                  const void *context)
 {
+    team->part = part;
+    team->context = context;
+    job_begin(team);
+    part(context, 0);
     for (int i = 1; i < team->size; i++) {
         struct member *member = &team->members[i];
         const struct waiter waiter = {.poll = has_done, .context = member, .yields = INT64_MAX};
         if (!wait_spin(has_done, member, 0, POLLS))
             waiter_run(&waiter);
     }
-}
-
-void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),
-                  const void *context)
-{
-    cpu_team_begin(team, part, context);
-    part(context, 0);
-    cpu_team_await(team);
 }

@@ -21,9 +21,5 @@ void cpu_team_wake(struct cpu_team *team);
  * caller's. Returns when all have returned. One caller at a time. */
 void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),
                   const void *context);
-/* The same in two halves, without part 0: the caller does something else in between. */
-void cpu_team_begin(struct cpu_team *team, void (*part)(const void *context, int i),
-                    const void *context);
-void cpu_team_await(struct cpu_team *team);
 
 #endif
