@@ -66,36 +66,18 @@ static size_t arena_bytes(const struct buffers *buffers, const struct bench_conf
     return (GUARD_BYTES + most + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static enum tutti_status arenas_allocate(struct buffers *buffers, size_t bytes, int64_t timeout_ms,
-                                         void **memory)
-{
-    if (!buffers->group) {
-        *memory = aligned_alloc(ALIGNMENT, bytes);
-        return *memory ? TUTTI_OK : TUTTI_ERR_NO_MEMORY;
-    }
-    enum tutti_status status = tutti_symm_alloc(buffers->group, TUTTI_DEVICE_CPU, bytes, memory);
-    return status ? status : tutti_symm_rendezvous(*memory, timeout_ms, NULL);
-}
-
 /* Large enough for every row. Collective with --symmetric. */
-static enum tutti_status buffers_init(struct buffers *buffers, const struct bench_config *config,
-                                      int rank, tutti_store_t *store)
+static bool buffers_init(struct buffers *buffers, struct measure *measure)
 {
+    const struct bench_config *config = measure->config;
     *buffers = (struct buffers){
         .cold = config->cold, .cache_bytes = config->placement.cache_bytes, .slots = 1};
-    size_t bytes = arena_bytes(buffers, config);
-    enum tutti_status status = TUTTI_OK;
-    void *memory = NULL;
-    if (config->symmetric)
-        status = tutti_symm_group("bench", rank, config->ranks, store, &buffers->group);
-    if (!status)
-        status = arenas_allocate(buffers, 2 * bytes, config->timeout_ms, &memory);
-    buffers->send = memory;
-    if (status)
-        return status;
+    const size_t bytes = arena_bytes(buffers, config);
+    if (!measure_alloc(measure, 2 * bytes, &buffers->group, &buffers->send))
+        return false;
     buffers->recv = buffers->send + bytes;
-    memset(memory, 0, 2 * bytes);
-    return TUTTI_OK;
+    memset(buffers->send, 0, 2 * bytes);
+    return true;
 }
 
 /* Divides the arenas into slots for the next row, of as many bytes as the larger buffer needs. */
@@ -538,8 +520,7 @@ static bool allocate(struct measure *base, struct bench_record *ready)
     measure->samples = malloc(samples * sizeof *measure->samples);
     if (!measure->samples)
         return measure_fail(base, TUTTI_ERR_NO_MEMORY, "no memory");
-    return measure_status(
-        base, buffers_init(&measure->buffers, base->config, base->self->rank, base->store));
+    return buffers_init(&measure->buffers, base);
 }
 
 static void release(struct measure *base)

@@ -442,25 +442,6 @@ static bool create_rival(struct gpu_measure *measure, size_t bytes)
            measure_fail(base, TUTTI_ERR_CUDA, "--vs nccl: %s", library_error());
 }
 
-/* Of the library and of NCCL without windows. Collective with --symmetric. */
-static bool create_memory(struct gpu_measure *measure, size_t bytes)
-{
-    struct measure *base = &measure->rounds.base;
-    const struct bench_config *config = base->config;
-    void *memory = NULL;
-    if (!config->symmetric) {
-        measure->memory[0] = gpu_alloc(bytes);
-        return measure->memory[0];
-    }
-    bool ok =
-        measure_status(base, tutti_symm_group("bench", base->self->rank, config->ranks, base->store,
-                                              &measure->group)) &&
-        measure_status(base, tutti_symm_alloc(measure->group, TUTTI_DEVICE_CUDA, bytes, &memory)) &&
-        measure_status(base, tutti_symm_rendezvous(memory, config->timeout_ms, NULL));
-    measure->memory[0] = memory;
-    return ok;
-}
-
 static bool allocate(struct measure *base, struct bench_record *ready)
 {
     struct gpu_measure *measure = of(base);
@@ -471,7 +452,7 @@ static bool allocate(struct measure *base, struct bench_record *ready)
     for (int i = 0; i < config->row_count; i++)
         most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
     measure->reach = (most + 2 * GUARD_BYTES + 4095) / 4096 * 4096;
-    if (!create_memory(measure, 2 * measure->reach) ||
+    if (!measure_alloc(base, 2 * measure->reach, &measure->group, measure->memory) ||
         (config->vs_nccl && !create_rival(measure, 2 * measure->reach)) ||
         (config->beside && !create_product(measure)) ||
         (config->count_bits && !(measure->counts = gpu_alloc(sizeof base->counts))))

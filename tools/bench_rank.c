@@ -2,7 +2,7 @@
 #include "bench_rank.h"
 #include "tutti/openmp.h"
 
-#include "library.h"
+#include "gpu.h"
 #include "tool.h"
 
 #include <sched.h>
@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+enum { PAGE = 4096 };
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
@@ -109,6 +111,25 @@ bool measure_comm(struct measure *measure, const char *name, tutti_comm_t **comm
     }
     return measure_status(measure, tutti_comm_create(measure->store, measure->self->rank,
                                                      config->ranks, &options, comm));
+}
+
+bool measure_alloc(struct measure *measure, size_t bytes, tutti_symm_group_t **group, char **memory)
+{
+    const struct bench_config *config = measure->config;
+    const enum tutti_device device = measure->engine->device;
+    void *symmetric = NULL;
+    if (!config->symmetric) {
+        *memory = device == TUTTI_DEVICE_CUDA ? gpu_alloc(bytes) : aligned_alloc(PAGE, bytes);
+        return *memory || (device == TUTTI_DEVICE_CPU &&
+                           measure_fail(measure, TUTTI_ERR_NO_MEMORY, "no memory"));
+    }
+    const bool ok =
+        measure_status(measure, tutti_symm_group("bench", measure->self->rank, config->ranks,
+                                                 measure->store, group)) &&
+        measure_status(measure, tutti_symm_alloc(*group, device, bytes, &symmetric)) &&
+        measure_status(measure, tutti_symm_rendezvous(symmetric, config->timeout_ms, NULL));
+    *memory = symmetric;
+    return ok;
 }
 
 bool measure_agree(struct measure *measure, int *value)

@@ -77,6 +77,10 @@ bool measure_status(struct measure *measure, enum tutti_status status);
 bool measure_meet(struct measure *measure);
 /* Creates a communicator of the engine's device. */
 bool measure_comm(struct measure *measure, const char *name, tutti_comm_t **comm);
+/* Allocates memory on the engine's device: ordinary, or with --symmetric that of a group, whose
+ * destruction frees it. Collective then. */
+bool measure_alloc(struct measure *measure, size_t bytes, tutti_symm_group_t **group,
+                   char **memory);
 /* The operation of the current row. */
 static inline tutti_op_t measure_op(const struct measure *measure)
 {
