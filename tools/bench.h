@@ -289,6 +289,8 @@ void table_begin(const struct bench_config *config, const struct bench_record *r
 void table_row(const struct bench_config *config, const struct bench_result *result);
 
 bool bench_is_gpu(const struct bench_config *config);
+/* Of each of Tutti's ranks, the calling one too. */
+int bench_threads(const struct bench_config *config);
 /* In GB/s, 1e9 bytes a second. */
 double bench_busbw(const struct bench_config *config, const struct bench_row *row,
                    const struct bench_timing *timing);

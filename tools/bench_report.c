@@ -87,7 +87,7 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     const struct collective *collective = bench_collective(config);
     json_t *object = json_pack(
         "{s:s, s:s?, s:s?, s:i, s:I, s:s, s:s?, s:f, s:o, s:o, s:f, s:f, s:f, s:b, s:b, s:b, "
-        "s:b, s:i, s:f, s:f, s:f}",
+        "s:b, s:i, s:i, s:f, s:f, s:f}",
         "collective", bench_name(config), "dtype",
         collective->data ? tutti_dtype_name(row->dtype) : NULL, "op", bench_op_name(config, row),
         "ranks", config->ranks, "bytes", (json_int_t)row->bytes, "placement", result->placement,
@@ -99,8 +99,9 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
         bench_ratio(timing) > 0 ? json_real(bench_ratio(timing)) : json_null(), "mean_us",
         timing->mean_us, "p50_us", timing->p50_us, "p99_us", timing->p99_us, "in_place",
         bench_is_in_place(config, place), "cold", config->cold, "symmetric", config->symmetric,
-        "threads", config->threads, "iterations", result->iterations, "rank_min_us", ranks->min_us,
-        "rank_mean_us", ranks->mean_us, "rank_max_us", ranks->max_us);
+        "threads", config->threads, "threads_per_rank", bench_threads(config), "iterations",
+        result->iterations, "rank_min_us", ranks->min_us, "rank_mean_us", ranks->mean_us,
+        "rank_max_us", ranks->max_us);
     if (object)
         json_object_set_new(object, "wrong",
                             config->check && collective->data

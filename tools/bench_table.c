@@ -44,6 +44,11 @@ static const struct {
 #undef ROW
 };
 
+int bench_threads(const struct bench_config *config)
+{
+    return config->threads_per_rank ? config->threads_per_rank : 1;
+}
+
 bool bench_is_gpu(const struct bench_config *config)
 {
     return config->device == TUTTI_DEVICE_CUDA;

@@ -28,7 +28,8 @@ extern "C" {
 #define RIVAL_STORE      "TUTTI_BENCH_STORE"      /* URL of a store where ranks can meet */
 #define RIVAL_RANK       "TUTTI_BENCH_RANK"       /* the rank, if no launcher sets it */
 #define RIVAL_SIZE       "TUTTI_BENCH_SIZE"       /* ranks */
-#define RIVAL_CPUS       "TUTTI_BENCH_CPUS"     /* "0,2": the CPU of each rank; unset: not bound */
+#define RIVAL_CPUS       "TUTTI_BENCH_CPUS"     /* "0+1,2+3": each rank's CPUs; unset: not bound */
+#define RIVAL_THREADS    "TUTTI_BENCH_THREADS"  /* of each of Tutti's ranks; unset: one */
 #define RIVAL_VARIANT    "TUTTI_BENCH_VARIANT"  /* the engine's variant */
 #define RIVAL_CAPACITY   "TUTTI_BENCH_CAPACITY" /* bytes of the largest message */
 

@@ -3,6 +3,9 @@
 #include "collective_call.h"
 #include "vs.h"
 
+#include "tutti/openmp.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 static struct ping *ping;
@@ -23,9 +26,15 @@ static int engine_init(int rank, int size)
         .struct_size = sizeof options,
         .name = rival_env(RIVAL_VARIANT, "plain"),
         .timeout_ms = RIVAL_LIMIT_SECONDS * 1000,
+        .threads = atoi(rival_env(RIVAL_THREADS, "0")),
     };
     own_rank = rank;
     world_size = size;
+    /* OpenMP reads this when it is loaded. */
+    if (options.threads && *rival_env(RIVAL_CPUS, ""))
+        setenv("OMP_PROC_BIND", "true", 0);
+    if (options.threads && tutti_parallel_find(&options.parallel) != TUTTI_OK)
+        return failed("tutti_parallel_find");
     if (tutti_store_open(rival_env(RIVAL_STORE, ""), options.timeout_ms, &store) != TUTTI_OK)
         return failed("tutti_store_open");
     if (tutti_comm_create(store, rank, size, &options, &comm) != TUTTI_OK)

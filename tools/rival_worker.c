@@ -86,7 +86,7 @@ static int choose_operation(struct worker *worker)
     return 0;
 }
 
-static int bind_to_cpu(int rank)
+static int bind_to_cpus(int rank)
 {
     const char *cpus = rival_env(RIVAL_CPUS, "");
     if (!*cpus)
@@ -96,10 +96,11 @@ static int bind_to_cpu(int rank)
             cpus++;
     if (!cpus)
         return rival_error("%s has no CPU of rank %d", RIVAL_CPUS, rank);
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET((unsigned)atoi(cpus), &one);
-    if (sched_setaffinity(0, sizeof one, &one) != 0)
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    for (char *end = NULL; !end || *end == '+'; cpus = end + 1)
+        CPU_SET((unsigned)strtoul(cpus, &end, 10), &own);
+    if (sched_setaffinity(0, sizeof own, &own) != 0)
         return rival_error("sched_setaffinity: %s", strerror(errno));
     return 0;
 }
@@ -281,10 +282,10 @@ int rival_main(const struct rival_engine *engine)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(RIVAL_LIMIT_SECONDS);
     if (read_rank(&worker) != 0 || choose_operation(&worker) != 0 ||
-        bind_to_cpu(worker.rank) != 0 || engine->init(worker.rank, worker.size) != 0)
+        bind_to_cpus(worker.rank) != 0 || engine->init(worker.rank, worker.size) != 0)
         goto out;
     /* Bind again, because the library may have bound this thread. */
-    if (bind_to_cpu(worker.rank) != 0 || allocate(&worker) != 0 || connect_to_tool(&worker) != 0)
+    if (bind_to_cpus(worker.rank) != 0 || allocate(&worker) != 0 || connect_to_tool(&worker) != 0)
         goto err_fini;
     alarm(0);
     error = serve(&worker);

@@ -63,12 +63,27 @@ static void put_environment(const struct vs_library *library, const char *const 
     }
 }
 
+/* "0+1,2+3": the CPUs of each rank, Tutti's and the rivals' alike. False: they are not bound. */
+static bool cpus_text(const struct bench_config *config, char *text, size_t capacity)
+{
+    size_t used = 0;
+    for (int rank = 0; rank < config->ranks && config->placement.bound; rank++) {
+        const char *before = rank ? "," : "";
+        for (unsigned cpu = 0; cpu < CPU_SETSIZE && used < capacity; cpu++) {
+            if (!CPU_ISSET(cpu, &config->placement.sets[rank]))
+                continue;
+            used += (size_t)snprintf(text + used, capacity - used, "%s%u", before, cpu);
+            before = "+";
+        }
+    }
+    return used > 0;
+}
+
 /* Sets the variables that a rank reads, and removes those of a launcher that started the tool. */
 static void set_environment(const struct vs_instance *instance, int rank, const char *store_url)
 {
     const struct bench_config *config = instance->config;
-    char text[16 * TUTTI_MAX_RANKS];
-    size_t used = 0;
+    char text[5 * CPU_SETSIZE];
     unsetenv("PMI_RANK");
     unsetenv("OMPI_COMM_WORLD_RANK");
     unsetenv(RIVAL_RANK);
@@ -80,10 +95,10 @@ static void set_environment(const struct vs_instance *instance, int rank, const 
     tool_setenv(RIVAL_CAPACITY, instance->capacity);
     if (!library_of(instance)->launcher)
         tool_setenv(RIVAL_RANK, (size_t)rank);
-    for (int i = 0; i < config->ranks && config->placement.bound; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", i ? "," : "",
-                                 config->placement.cpus[i]);
-    if (used > 0)
+    unsetenv(RIVAL_THREADS);
+    if (config->threads_per_rank && is_ours(instance))
+        tool_setenv(RIVAL_THREADS, (size_t)config->threads_per_rank);
+    if (cpus_text(config, text, sizeof text))
         setenv(RIVAL_CPUS, text, 1);
     put_environment(library_of(instance), library_of(instance)->environment);
     put_environment(library_of(instance), instance->setting->environment);

@@ -133,7 +133,15 @@ static void print_table(const struct vs *vs)
     printf("# tutti %s beside others, float32%s%s, %d ranks %s, commit %s\n",
            collective_name(vs->config->collective), collective->reduces ? " sum" : "",
            collective_is_in_place(collective) ? " in place" : "", vs->config->ranks,
-           vs->config->placement.bound ? "on a core each" : "not bound", TOOL_COMMIT);
+           !vs->config->placement.bound    ? "not bound"
+           : bench_threads(vs->config) > 1 ? "on their cores"
+                                           : "on a core each",
+           TOOL_COMMIT);
+    if (vs->config->threads_per_rank)
+        printf("# threads of a rank: Tutti's has %d, a rival's has its calling thread; %s\n",
+               vs->config->threads_per_rank,
+               vs->config->placement.bound ? "both are bound to the same cores"
+                                           : "none is bound; Tutti runs no more than the cores");
     printf("# microseconds: medians of blocks, of each rival's best setting\n");
     printf("#%9s %8s %8s", "size", "tutti", "symm.");
     for (int library = 1; library < vs_library_count; library++)
@@ -170,15 +178,17 @@ static json_t *json_line(const struct vs *vs, const struct line *line, int ours)
         if (vs_cell(vs, line->row, i)->wrong)
             json_array_append_new(wrong, json_string(name));
     }
-    return json_pack("{s:s, s:s, s:s?, s:i, s:I, s:s, s:s, s:s?, s:o, s:o, s:o, s:i, s:o}",
-                     "collective", collective_name(vs->config->collective), "dtype",
-                     tutti_dtype_name(row->dtype), "op", bench_op_name(vs->config, row), "ranks",
-                     vs->config->ranks, "bytes", (json_int_t)row->bytes, "placement",
-                     vs_placement_name(vs->config, line->placement), "buffers",
-                     ours == VS_SYMMETRIC ? "symmetric" : "ordinary", "algo",
-                     *cell->algo ? cell->algo : NULL, "tutti_us", json_number(line->us[ours], 1e4),
-                     "rivals", rivals, "ratio", json_number(ratio(line, ours), 1e3), "samples",
-                     cell->samples[line->placement].count, "wrong_settings", wrong);
+    return json_pack(
+        "{s:s, s:s, s:s?, s:i, s:i, s:i, s:I, s:s, s:s, s:s?, s:o, s:o, s:o, s:i, s:o}",
+        "collective", collective_name(vs->config->collective), "dtype",
+        tutti_dtype_name(row->dtype), "op", bench_op_name(vs->config, row), "ranks",
+        vs->config->ranks, "threads_per_rank", bench_threads(vs->config), "rival_threads_per_rank",
+        1, "bytes", (json_int_t)row->bytes, "placement",
+        vs_placement_name(vs->config, line->placement), "buffers",
+        ours == VS_SYMMETRIC ? "symmetric" : "ordinary", "algo", *cell->algo ? cell->algo : NULL,
+        "tutti_us", json_number(line->us[ours], 1e4), "rivals", rivals, "ratio",
+        json_number(ratio(line, ours), 1e3), "samples", cell->samples[line->placement].count,
+        "wrong_settings", wrong);
 }
 
 /* Returns {"openmpi": "Open MPI 4.1.4"}. The names of a library's settings begin with the key. */

@@ -27,7 +27,7 @@ out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +-  gloo halving$'
 out '^ +8192 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+  gloo halving$'
 [[ ! -s $work/err ]] || { complain "progress in a pipe"; cat "$work/err"; }
 grep -qE '^collective,.*,rivals\.gloo halving,ratio,samples,wrong_settings$' "$work/gloo.csv" || complain "CSV"
-[[ $(grep -cE '^all_reduce,float32,sum,2,(8|8192),[a-z]+,(ordinary|symmetric),' "$work/gloo.csv") == 3 ]] || complain "CSV"
+[[ $(grep -cE '^all_reduce,float32,sum,2,1,1,(8|8192),[a-z]+,(ordinary|symmetric),' "$work/gloo.csv") == 3 ]] || complain "CSV"
 [[ $(grep -c '"bytes"' "$work/gloo.json") == 3 ]] || complain "not a row a line"
 python3 - "$work/gloo.json" <<'PYTHON' || complain "JSON"
 import json, sys
@@ -38,6 +38,7 @@ assert [(row["bytes"], row["buffers"]) for row in result["rows"]] == \
     [(8, "ordinary"), (8192, "ordinary"), (8192, "symmetric")]
 for row in result["rows"]:
     assert row["ranks"] == 2 and row["dtype"] == "float32" and row["op"] == "sum"
+    assert row["threads_per_rank"] == row["rival_threads_per_rank"] == 1
     assert row["tutti_us"] > 0 and row["algo"] in ("one_shot", "two_shot")
     assert set(row["rivals"]) == {"gloo halving"} and row["wrong_settings"] == [] and row["samples"] >= 3
     assert row["ratio"] == round(row["ratio"], 3)
@@ -45,6 +46,12 @@ PYTHON
 status 1 bash -c '"$@" >/dev/full' bash "${bench[@]}" --vs gloo -b 8 -e 8
 err 'cannot write the output'
 status 0 "$tutti" bench -n 3 --vs gloo --seconds 60 --counts 2,1000
+status 0 "$tutti" bench -n 2 --threads-per-rank 2 --no-bind --vs gloo --seconds 60 --counts 256K --json "$work/threads.json"
+python3 - "$work/threads.json" <<'EOF'
+import json, sys
+for row in json.load(open(sys.argv[1]))["rows"]:
+    assert row["threads_per_rank"] == 2 and row["rival_threads_per_rank"] == 1, row
+EOF
 if [[ -n $gloo ]]; then
     status 0 env TUTTI_BENCH_RIVALS="$(dirname "$gloo")" "${bench[@]}" --vs gloo -b 8 -e 8K -f 1024
     out '^ +8192 .* gloo halving$'
