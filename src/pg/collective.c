@@ -121,13 +121,9 @@ static enum tutti_status tensor_read(const struct reading *reading, int side, in
         status = pg_device_check(device);
     description->device = (uint8_t)device;
     const tutti_op_t op = reading->coll->reduces ? reading->operation->args.op : TUTTI_SUM;
-    const struct coll_args data =
-        coll_args_make(tensor->data, tensor->data, args->count, args->dtype, op, 0);
+    const struct coll_args data = coll_args_make(NULL, NULL, args->count, args->dtype, op, 0);
     if (status == TUTTI_OK)
-        status = comm_check_args(reading->pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &data, device);
-    if (status == TUTTI_OK && device == TUTTI_DEVICE_CUDA)
-        status = cuda_stage_check(reading->pg->stage, tensor->device_index, tensor->data,
-                                  args->count * dtype_bytes(args->dtype));
+        status = pg_memory_check(reading->pg, device, tensor->device_index, tensor->data, &data);
     if (status == TUTTI_OK && device == TUTTI_DEVICE_CUDA && index == 0)
         status = scalar_check(reading, op, tensor);
     return status;

@@ -311,6 +311,10 @@ size_t pg_elements(const struct tutti_tensor *tensor);
  * differ. */
 void *pg_block(const struct pg_operation *operation, const struct pg_operand *operand, int pair,
                int index, size_t *count);
+/* Check what->count elements at `data`: as an all-reduce in place has it, and in memory of the
+ * device. Any send, recv in `what`. */
+enum tutti_status pg_memory_check(const struct tutti_pg *pg, enum tutti_device device,
+                                  int device_index, const void *data, const struct coll_args *what);
 /* struct pg_call's `check` and `fill` for dense tensors of one layout. */
 enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const void *list, int index,
                                   const struct coll_args *what);

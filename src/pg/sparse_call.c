@@ -47,15 +47,12 @@ static enum tutti_status array_check(const struct tutti_pg *pg,
                                      const struct tutti_sparse_tensor *tensor, const char *what,
                                      const void *array, size_t bytes, enum tutti_dtype dtype)
 {
-    const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     if (!array || !bytes)
         return TUTTI_OK;
     const struct coll_args args =
-        coll_args_make(array, (void *)(uintptr_t)array, 1, dtype, TUTTI_SUM, 0);
-    enum tutti_status status =
-        comm_check_args(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, tensor->device);
-    if (status == TUTTI_OK && cuda)
-        status = cuda_stage_check(pg->stage, tensor->device_index, array, bytes);
+        coll_args_make(NULL, NULL, bytes / dtype_bytes(dtype), dtype, TUTTI_SUM, 0);
+    const enum tutti_status status =
+        pg_memory_check(pg, tensor->device, tensor->device_index, array, &args);
     return status == TUTTI_OK ? status : error_context(status, "%s", what);
 }
 

@@ -98,18 +98,28 @@ enum tutti_status pg_tensor_describe(const void *given, enum tutti_device *devic
     return TUTTI_OK;
 }
 
+enum tutti_status pg_memory_check(const struct tutti_pg *pg, enum tutti_device device,
+                                  int device_index, const void *data, const struct coll_args *what)
+{
+    struct coll_args args = *what;
+    args.send = data;
+    args.recv = (void *)(uintptr_t)data;
+    const enum tutti_status status =
+        comm_check_args(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, device);
+    return status == TUTTI_OK && device == TUTTI_DEVICE_CUDA
+               ? cuda_stage_check(pg->stage, device_index, data,
+                                  args.count * dtype_bytes(args.dtype))
+               : status;
+}
+
 /* Check where the data is: on the device, and disjoint from earlier tensors. */
 enum tutti_status pg_tensor_check(const struct tutti_pg *pg, const void *list, int index,
                                   const struct coll_args *what)
 {
     const struct tutti_tensor *tensors = list, *tensor = &tensors[index];
-    struct coll_args args = *what;
-    args.send = args.recv = tensor->data;
+    const size_t bytes = what->count * dtype_bytes(what->dtype);
     enum tutti_status status =
-        comm_check_args(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, tensor->device);
-    const size_t bytes = args.count * dtype_bytes(args.dtype);
-    if (status == TUTTI_OK && tensor->device == TUTTI_DEVICE_CUDA)
-        status = cuda_stage_check(pg->stage, tensor->device_index, tensor->data, bytes);
+        pg_memory_check(pg, tensor->device, tensor->device_index, tensor->data, what);
     const uintptr_t mine = (uintptr_t)tensor->data;
     for (int other = 0; other < index && bytes && status == TUTTI_OK; other++) {
         uintptr_t theirs = (uintptr_t)tensors[other].data;
