@@ -144,6 +144,8 @@ static bool peer_reported_fault(const struct peers *peers, int rank, int peer,
 
 bool peers_check(struct peers *peers, int peer, bool life, struct tutti_fault *fault)
 {
+    if (peer < 0)
+        peer = peers->rank;
     *fault = (struct tutti_fault){
         .struct_size = sizeof *fault,
         .rank = peers->rank,
@@ -229,7 +231,7 @@ enum tutti_status peers_status(void *opaque, struct tutti_fault *fault)
     struct peers *peers = opaque;
     struct tutti_fault found;
     if (!order_load_acquire_u32(&peers->faults.failed)) { /* A4 pairs F4 */
-        if (!peers_check(peers, peers->rank, false, &found)) {
+        if (!peers_check(peers, -1, false, &found)) {
             struct rank_set left, dead;
             peers_exited(peers, &left, &dead);
             if (rank_set_empty(dead))

@@ -107,9 +107,9 @@ bool peers_are_aborted(const struct peers *peers);
 /* Records the first fault, here and in the arena for the peers, and wakes all ranks. Returns the
  * status of the fault that stands. */
 enum tutti_status peers_fail(struct peers *peers, const struct tutti_fault *fault);
-/* Checks without waiting for an abort, an exit of the peer, and a fault of any rank up to this
- * operation. `life`: also asks the kernel whether the peer lives. Returns true if it finds one.
- * Then *fault describes it; it is not recorded as this rank's fault. */
+/* Checks without waiting for an abort, an exit of the peer (-1: of none), and a fault of any rank
+ * up to this operation. `life`: also asks the kernel whether the peer lives. Returns true if it
+ * finds one. Then *fault describes it; it is not recorded as this rank's fault. */
 bool peers_check(struct peers *peers, int peer, bool life, struct tutti_fault *fault);
 /* Whether a peer's process lives and its communicator's connection is open; true for a thread of
  * this process. Asks the kernel. */

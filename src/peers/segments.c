@@ -121,7 +121,7 @@ static enum tutti_status ask_fault(void *context)
 {
     struct peers *peers = context;
     struct tutti_fault fault;
-    return peers_check(peers, peers->rank, false, &fault) ? peers_fail(peers, &fault) : TUTTI_OK;
+    return peers_check(peers, -1, false, &fault) ? peers_fail(peers, &fault) : TUTTI_OK;
 }
 
 enum tutti_status segments_exchange(struct peers *peers, const int *fds, segments_map_fn *map,

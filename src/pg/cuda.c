@@ -82,7 +82,7 @@ bool pg_cuda_input_ready(const struct pg_operation *operation)
 enum tutti_status pg_cuda_await(struct tutti_pg *pg, const struct cuda_marks *marks,
                                 int64_t deadline)
 {
-    return cuda_marks_await(marks, pg->comm->peers, pg->comm->rank, deadline);
+    return cuda_marks_await(marks, pg->comm->peers, deadline);
 }
 
 bool pg_cuda_is_done(const struct pg_operation *operation)

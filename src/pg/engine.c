@@ -235,7 +235,7 @@ static bool complete_copied(struct tutti_pg *pg)
         struct pg_operation *operation = pg_list_take(&pg->copying_out);
         if (pg_is_on_device(operation) && tutti_comm_status(pg->direct, &fault) != TUTTI_OK) {
             struct tutti_fault cause; /* of which a peer knows: pg_cuda_fail() */
-            if (peers_check(pg->comm->peers, pg->control.rank, false, &cause))
+            if (peers_check(pg->comm->peers, -1, false, &cause))
                 fault = cause;
             fault.sequence = peers_sequence(pg->comm->peers);
             (void)peers_fail(pg->comm->peers, &fault);
@@ -583,7 +583,7 @@ static bool poll_once(struct tutti_pg *pg)
     /* The communicator's fault is checked first. A rank that left because of it adds nothing to
      * it. */
     if (pg->control.wire ? pg_wire_has_failed(pg->control.wire, is_busy(pg))
-                         : peers_check(pg->comm->peers, pg->control.rank, false, &fault))
+                         : peers_check(pg->comm->peers, -1, false, &fault))
         fail_with_comm_fault(pg);
     else
         handle_exited(pg, &exited);

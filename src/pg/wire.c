@@ -321,7 +321,7 @@ bool pg_wire_has_failed(struct pg_wire *wire, bool busy)
                                       .peer = PEERS_ELSEWHERE + wire->failed_peer,
                                       .sequence = self->sequence};
     const int64_t now = deadline_now(), every = busy ? LOOK_MS : IDLE_LOOK_MS;
-    if (peers_check(peers, self->local, false, &found))
+    if (peers_check(peers, -1, false, &found))
         return true;
     if (wire->failed != TUTTI_OK) {
         (void)error_set(wire->failed, "%s", wire->failed_text); /* another thread may have met it */

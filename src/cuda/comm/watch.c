@@ -28,7 +28,7 @@ static void look(void *context)
     /* A rank that has failed keeps the word that names the rank for which it waited. */
     if (!failed)
         cuda_device_trace_look(group);
-    if (failed || peers_check(peers, group->launch.rank, false, &fault)) {
+    if (failed || peers_check(peers, -1, false, &fault)) {
         peers_fail(peers, &fault);
     } else {
         peers_exited(peers, &left, &dead);

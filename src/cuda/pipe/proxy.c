@@ -87,7 +87,7 @@ static bool has_failed(const struct cuda_proxy *proxy)
 {
     const struct cuda_group *group = proxy->group;
     struct tutti_fault fault;
-    if (!peers_check(group->peers, group->launch.rank, false, &fault))
+    if (!peers_check(group->peers, -1, false, &fault))
         return false;
     peers_fail(group->peers, &fault);
     return true;

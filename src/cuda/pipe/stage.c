@@ -268,7 +268,6 @@ bool cuda_marks_passed(const struct cuda_marks *marks)
 struct marks_wait {
     const struct cuda_marks *marks;
     struct peers *peers;
-    int rank;
     struct tutti_fault fault;
 };
 
@@ -281,13 +280,13 @@ static bool have_failed(void *context, enum wait_depth depth)
 {
     struct marks_wait *wait = context;
     (void)depth;
-    return peers_check(wait->peers, wait->rank, false, &wait->fault);
+    return peers_check(wait->peers, -1, false, &wait->fault);
 }
 
-enum tutti_status cuda_marks_await(const struct cuda_marks *marks, struct peers *peers, int rank,
+enum tutti_status cuda_marks_await(const struct cuda_marks *marks, struct peers *peers,
                                    int64_t deadline)
 {
-    struct marks_wait wait = {.marks = marks, .peers = peers, .rank = rank};
+    struct marks_wait wait = {.marks = marks, .peers = peers};
     const struct waiter waiter = {.poll = have_passed,
                                   .look = have_failed,
                                   .context = &wait,

@@ -137,7 +137,7 @@ enum tutti_status cuda_marks_set(const struct cuda_fence *fence, enum cuda_direc
 /* Returns true if the copies before the marks are done. Makes no CUDA call. */
 bool cuda_marks_passed(const struct cuda_marks *marks);
 /* Waits for that. Returns TIMEOUT, or the fault of the ranks. */
-enum tutti_status cuda_marks_await(const struct cuda_marks *marks, struct peers *peers, int rank,
+enum tutti_status cuda_marks_await(const struct cuda_marks *marks, struct peers *peers,
                                    int64_t deadline);
 
 #endif
