@@ -39,10 +39,12 @@ enum tutti_status comm_records_check(const struct tutti_comm *comm,
     if (status == TUTTI_OK && hosts->count > 1 && !comm->fabric)
         status = hosts_refuse(records, comm->world_size, hosts);
     if (status == TUTTI_OK && hosts->count > 1 && backend->enqueues)
-        status = error_set(TUTTI_ERR_DECLINED,
-                           "the ranks run on %d hosts, and fabrics do not serve CUDA communicators "
-                           "yet: use CPU communicators, or another library between the hosts",
-                           hosts->count);
+        status =
+            error_set(TUTTI_ERR_DECLINED,
+                      "the ranks run on %d hosts, and a CUDA communicator has one: make a CPU "
+                      "communicator with the fabric, and by tutti_pg_create() a process group, "
+                      "which takes CUDA tensors through the host",
+                      hosts->count);
     if (status == TUTTI_OK && hosts->count > 1 && comm->config.strict)
         status =
             error_set(TUTTI_ERR_DECLINED,

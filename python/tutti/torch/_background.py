@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Messages with tags, by a tutti.ProcessGroup. Those of CUDA tensors go through the host."""
+"""Operations of a tutti.ProcessGroup: messages with tags, and between several hosts the collectives of CUDA tensors. CUDA
+tensors go through the host."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -15,6 +16,7 @@ from tutti.torch._operands import Operand, check_receiving, moved
 from tutti.torch._work import Work, event
 
 Block = tuple[Any, int, int]  # address, number of elements, dtype
+Submission = tuple[Any, Sequence[Any], Sequence[Any]]  # a function of the group, its operands, its other arguments
 
 
 class BackgroundWork(Work):
@@ -22,13 +24,16 @@ class BackgroundWork(Work):
 
     _work: tutti.Work
 
-    def start(self, group: tutti.ProcessGroup, function: Any, operands: Sequence[Any], arguments: Sequence[Any],
-              written: Sequence[Any], inputs: Sequence[torch.Tensor], kept: Any, options: SubmitOptions) -> None:
-        """written: the operands that receive."""
-        self._written = written
-        options["callback"] = self._end
+    def start(self, group: tutti.ProcessGroup, submissions: Sequence[Submission], written: Sequence[Any],
+              inputs: Sequence[torch.Tensor], kept: Any, options: SubmitOptions,
+              explain: Callable[[BaseException], None] | None = None) -> None:
+        """Submits operations, which end in this order. written: the operands that receive. explain: completes an error."""
+        self._written, self._explain = written, explain
         with event(self._title, inputs, self):
-            self._work = group._submit(function, operands, (written, kept), arguments, options)
+            for number, (function, operands, arguments) in enumerate(submissions, 1):
+                if number == len(submissions):
+                    options["callback"] = self._end
+                self._work = group._submit(function, operands, (written, kept), arguments, options)
 
     def _end(self, error: BaseException | None) -> None:
         with self.on_stream():
@@ -36,6 +41,8 @@ class BackgroundWork(Work):
                 if error is None:
                     for operand in self._written:
                         operand.done()
+                elif self._explain:
+                    self._explain(error)
             except BaseException as raised:
                 error = raised
             self.finish(error)
@@ -55,16 +62,16 @@ class BackgroundWork(Work):
     _source_rank = source_rank
 
 
-def _describe(blocks: Sequence[Block], device: torch.device) -> tuple[Any, list[Any]]:
-    """The blocks as a struct tutti_tensor[], and what must live during the call."""
-    tensors, kept = ffi.new("struct tutti_tensor[]", len(blocks)), []
+def _describe(blocks: Sequence[Block], device: torch.device, living: list[Any]) -> Any:
+    """The blocks as a struct tutti_tensor[]. living: what must live during the call."""
+    tensors = ffi.new("struct tutti_tensor[]", len(blocks))
     for tensor, (at, count, dtype) in zip(tensors, blocks):
-        kept.append(ffi.new("int64_t[1]", [count]))
+        living.append(ffi.new("int64_t[1]", [count]))
         tensor.struct_size, tensor.data, tensor.dtype = ffi.sizeof("struct tutti_tensor"), at, dtype
-        tensor.dims, tensor.sizes = 1, kept[-1]
+        tensor.dims, tensor.sizes = 1, living[-1]
         if device.type == "cuda":
             tensor.device, tensor.device_index = lib.TUTTI_DEVICE_CUDA, device.index
-    return tensors, kept
+    return tensors
 
 
 def _stream(device: torch.device) -> Any:
@@ -79,8 +86,61 @@ def start_message(group: tutti.ProcessGroup, title: str, tensor: torch.Tensor, p
         check_receiving(title, [tensor])
     operand, stream = Operand(tensor), _stream(tensor.device)
     dtype, count = moved(tensor)
-    described, _kept = _describe([(operand.address, count, dtype)], tensor.device)
+    living: list[Any] = []
+    described = _describe([(operand.address, count, dtype)], tensor.device, living)
     work = BackgroundWork(title, [tensor], stream)
-    work.start(group, lib.tutti_pg_send if is_send else lib.tutti_pg_recv, [described, peer], [],
-               [] if is_send else [operand], [tensor], operand, {"tag": tag, "stream": stream})
+    function = lib.tutti_pg_send if is_send else lib.tutti_pg_recv
+    work.start(group, [(function, [described, peer], [])], [] if is_send else [operand], [tensor], operand,
+               {"tag": tag, "stream": stream})
+    return work
+
+
+# ---- collectives of CUDA tensors
+
+# A communicator's call: the group's call, and whether send and recv have a block for each rank.
+_GROUP_CALLS = {
+    lib.tutti_reduce_with: (lib.tutti_pg_reduce, False, False),
+    lib.tutti_reduce_scatter_with: (lib.tutti_pg_reduce_scatter, True, False),
+    lib.tutti_broadcast_with: (lib.tutti_pg_broadcast, False, False),
+    lib.tutti_all_gather_with: (lib.tutti_pg_all_gather, False, True),
+    lib.tutti_gather_with: (lib.tutti_pg_gather, False, True),
+    lib.tutti_scatter_with: (lib.tutti_pg_scatter, True, False),
+    lib.tutti_all_to_all_with: (lib.tutti_pg_all_to_all, True, True),
+}
+
+
+def _submission(group: tutti.ProcessGroup, call: Sequence[Any], device: torch.device, living: list[Any]) -> Submission:
+    """A call (function, send, recv, count, dtype, op or root ...) of a communicator as one of the group. living: what must live
+    until it is submitted."""
+    function, send, recv, count, dtype, *arguments = call
+    if function is lib.tutti_all_reduce_with:
+        return lib.tutti_pg_all_reduce, (_describe([(recv, count, dtype)], device, living), 1), arguments
+    function, send_all, recv_all = _GROUP_CALLS[function]
+    root = arguments[-1] if arguments and isinstance(arguments[-1], int) else group.rank
+    sends = function is not lib.tutti_pg_broadcast and function is not lib.tutti_pg_scatter or root == group.rank
+    receives = function is not lib.tutti_pg_reduce and function is not lib.tutti_pg_gather or root == group.rank
+    operands: list[Any] = []
+    for at, used, is_all in (send, sends, send_all), (recv, receives, recv_all):
+        blocks = [(at, count * (group.world_size if is_all else 1), dtype)]
+        operands += (_describe(blocks, device, living), 1) if used else (ffi.NULL, 0)
+    return function, operands, arguments
+
+
+def start_collective(group: tutti.ProcessGroup, title: str, device: torch.device, calls: Sequence[Sequence[Any]],
+                     operands: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Any, kept: Any,
+                     timeout: float | None, explain: Callable[[BaseException], None] | None) -> Work:
+    """Starts a communicator's calls as operations of the group. Sends and receives are those of an all-to-all, in the order of
+    the peers."""
+    living: list[Any] = []
+    if calls[0][0] is lib.tutti_send_with:
+        lists: list[Any] = []
+        for wanted in lib.tutti_send_with, lib.tutti_recv_with:
+            blocks = [(at, count, dtype) for function, at, count, dtype, _ in calls if function is wanted]
+            lists += _describe(blocks, device, living), group.world_size
+        submissions: list[Submission] = [(lib.tutti_pg_all_to_all, lists, [])]
+    else:
+        submissions = [_submission(group, call, device, living) for call in calls]
+    stream = _stream(device)
+    work = BackgroundWork(title, outputs, stream)
+    work.start(group, submissions, operands, inputs, kept, {"stream": stream, "timeout": timeout}, explain)
     return work

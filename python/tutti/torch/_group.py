@@ -29,7 +29,7 @@ import tutti
 from tutti._errors import ConcurrentError, InvalidError, check, milliseconds
 from tutti._tutti import ffi, lib
 from tutti.torch import _cuda
-from tutti.torch._background import start_message
+from tutti.torch._background import start_collective, start_message
 from tutti.torch._monitored import monitored_barrier
 from tutti.torch._operands import (
     HANDLES, VALUES, Blocks, Operand, address, check_receiving, moved, reduced_dtype, reduction)
@@ -66,6 +66,7 @@ class ProcessGroup(dist.ProcessGroup):
         seconds = timeout.total_seconds()
         self._comm = tutti.Communicator.from_store(self._store, rank, size, timeout=seconds, fabric=_fabric(),
                                                    threads=_threads())
+        self._on_hosts = int(self._comm.describe().get("hosts", "1")) > 1
         self._background = tutti.ProcessGroup(self._comm.dup(), timeout=seconds)
         self._worker = Worker(f"tutti {name}")
         self._options = ffi.NULL
@@ -189,6 +190,11 @@ class ProcessGroup(dist.ProcessGroup):
         error."""
         for operand in operands:
             check_receiving(title, operand.receivers)
+        if device.type == "cuda" and self._on_hosts:
+            _refuse_capture(f"between hosts {title} of", device)
+            seconds = opts.timeout.total_seconds() if opts.timeout > _ZERO else None
+            return self._started(start_collective(self._background, title, device, calls, operands, inputs, outputs, kept,
+                                                  seconds, explain), opts.asyncOp)
         if device.type == "cuda":
             work = _cuda.collective(self, title, device, calls, operands, inputs, outputs, opts, kept, explain)
             return self._started(work, opts.asyncOp)
@@ -306,6 +312,9 @@ class ProcessGroup(dist.ProcessGroup):
             if (work := self._short_end(status, comm, ours, "all_reduce", [output], given)) is not None:
                 return work
         device = self._device("all_reduce", [output, given])
+        if device.type == "cuda" and self._on_hosts:
+            output.copy_(given)
+            return self._all_reduce([output], opts)
         handle, kept = reduction(opts.reduceOp)
         send, receive = Operand(given), Operand(output)
         call = (lib.tutti_all_reduce_with, send.address, receive.address, given.numel(), reduced_dtype(given), handle)
@@ -627,7 +636,9 @@ class ProcessGroup(dist.ProcessGroup):
         opts = _options(c10d.BarrierOptions, opts, timeout)
         self._check_open("barrier")
         if opts.device is not None and opts.device.type == "cuda":
-            return _cuda.barrier(self, opts)
+            if not self._on_hosts:
+                return _cuda.barrier(self, opts)
+            torch.cuda.current_stream(opts.device).synchronize()
         limit = self._limit(opts)
 
         def call() -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The backend tutti of torch.distributed between two "hosts" of this machine (TUTTI_HOST_ID), over a real MPI.
 
-usage: hosts.py MPI    (openmpi5 or mpich5 of scripts/rivals, openmpi or mpich of the system)
+usage: hosts.py MPI [LIBRARY]    (openmpi5 or mpich5 of scripts/rivals, openmpi or mpich of the system; LIBRARY: the stand-in for
+                                  libcuda, for CUDA tensors)
 """
 
 import os
@@ -12,7 +13,7 @@ import tempfile
 import time
 import warnings
 
-RANKS = 4
+RANKS, CUDA_RANKS = 4, 2
 LAUNCHERS = {"openmpi": "mpirun.openmpi", "openmpi5": ".rivals/openmpi/bin/mpirun", "mpich": "mpiexec.mpich",
              "mpich5": ".rivals/mpich/bin/mpiexec"}
 
@@ -66,12 +67,43 @@ def messages(dist, torch, rank, size):
     assert torch.equal(entries.to_dense(), torch.tensor([1.0] * size + [float(size)]))
 
 
+def cuda_tensors(dist, torch, rank, library):
+    """The collectives of standin.py between two hosts, each with one rank."""
+    import standin
+    import tutti
+
+    standin.enter(rank, library)
+    make_future = torch.futures.Future
+    torch.futures.Future = lambda devices=None: make_future()
+    for case in standin.CASES:
+        for asynchronous in False, True:
+            for count in 5, 300_001:
+                start, check = case(rank, count)
+                work = start(asynchronous)
+                if asynchronous:
+                    work.wait()
+                check()
+    tensors = [standin.put(standin.of(count, rank)) for count in (3, 70_000)]
+    with dist._coalescing_manager(device=torch.device("cuda", rank)):
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    for tensor in tensors:
+        standin.same(tensor, standin.of(len(tensor), 0) + standin.of(len(tensor), 1))
+    dist.barrier(device_ids=[rank])
+    try:
+        dist.all_reduce(standin.put(standin.of(8 + rank, rank)))
+        raise AssertionError("ranks disagree, and no rank has noticed it")
+    except tutti.MismatchError:
+        pass
+
+
 def live():
     import tutti
 
+    library = os.environ.get("TUTTI_TEST_STANDIN")
     me = tutti.launcher()
-    os.environ.update(TUTTI_FABRIC="mpi:", TUTTI_HOST_ID="ab"[me.rank // 2], RANK=str(me.rank), WORLD_SIZE=str(me.world_size),
-                      OMP_NUM_THREADS="1")
+    os.environ.update(TUTTI_FABRIC="mpi:", TUTTI_HOST_ID="ab"[me.rank * 2 // me.world_size], RANK=str(me.rank),
+                      WORLD_SIZE=str(me.world_size), OMP_NUM_THREADS="1")
     warnings.simplefilter("ignore")
     import torch
     import torch.distributed as dist
@@ -81,18 +113,21 @@ def live():
     size = dist.get_world_size()
     what = dist.group.WORLD.communicator(torch.device("cpu")).describe()
     assert what["hosts"] == "2" and what["fabric"].startswith("mpi"), what
-    collectives(dist, torch, me.rank, size)
-    messages(dist, torch, me.rank, size)
-    mixed = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3], [2, 3], [3, 0, 1])]  # [2, 3] on one host
-    for group, ranks in zip(mixed, ([0, 2], [1, 3], [2, 3], [3, 0, 1])):
-        if me.rank in ranks:
-            collectives(dist, torch, dist.get_group_rank(group, me.rank), len(ranks), group)
-    dist.barrier()
+    if library:
+        cuda_tensors(dist, torch, me.rank, library)
+    else:
+        collectives(dist, torch, me.rank, size)
+        messages(dist, torch, me.rank, size)
+        mixed = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3], [2, 3], [3, 0, 1])]  # [2, 3] on one host
+        for group, ranks in zip(mixed, ([0, 2], [1, 3], [2, 3], [3, 0, 1])):
+            if me.rank in ranks:
+                collectives(dist, torch, dist.get_group_rank(group, me.rank), len(ranks), group)
+        dist.barrier()
     dist.destroy_process_group()
     print(f"rank {me.rank}: passed in {time.monotonic() - began:.1f} s", flush=True)
 
 
-def main(mpi):
+def main(mpi, library=""):
     try:
         import torch.distributed  # noqa: F401
 
@@ -113,12 +148,13 @@ def main(mpi):
     options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"] if "open" in mpi else []
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TMPDIR=folder,
-                           OMPI_MCA_mpi_yield_when_idle="1")
-        done = subprocess.run([launcher, *options, "-n", str(RANKS), sys.executable, os.path.abspath(__file__)],
+                           OMPI_MCA_mpi_yield_when_idle="1", TUTTI_TEST_STANDIN=library)
+        ranks = CUDA_RANKS if library else RANKS
+        done = subprocess.run([launcher, *options, "-n", str(ranks), sys.executable, os.path.abspath(__file__)],
                               env=environment, stdout=subprocess.PIPE, text=True, timeout=200)
     print(done.stdout)
-    return done.returncode or done.stdout.count(": passed") != RANKS
+    return done.returncode or done.stdout.count(": passed") != ranks
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]) if len(sys.argv) > 1 else live())
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 else live())

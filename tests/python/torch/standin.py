@@ -141,7 +141,8 @@ def enter(rank, library):
         return empty(shape[0] if len(shape) == 1 else shape, dtype)
 
     def copy_(self, *arguments):
-        """As on CUDA, behind the stream's work."""
+        """As on CUDA, behind the stream's work, in any thread."""
+        call("cuCtxSetCurrent", context)
         current.synchronize()
         return make_copy(self, *arguments)
 
