@@ -139,20 +139,26 @@ ncclResult_t meeting_open(struct meeting *meeting, ncclComm_t comm, const ncclUn
     return meeting->real ? agree_real(meeting, name) : ncclSuccess;
 }
 
-/* All ranks have their communicator, so they have read what rank 0 deletes. */
+/* The last rank to have its communicator deletes the keys: all ranks have read them. */
 void meeting_close(struct meeting *meeting, bool met)
 {
     static const char *const rounds[] = {"host", "library"};
     const struct ncclComm *comm = meeting->comm;
+    int64_t count = 0;
     char key[32];
-    for (int i = 0; met && comm->rank == 0 && i < (meeting->real ? 2 : 1); i++) {
+    if (met && meeting->store)
+        (void)tutti_store_add(meeting->store, "met", 1, &count);
+    for (int i = 0; count == comm->ranks && i < (meeting->real ? 2 : 1); i++) {
         for (int r = 0; r < comm->ranks; r++) {
             snprintf(key, sizeof key, "%s/%d", rounds[i], r);
             (void)tutti_store_delete(meeting->store, key, NULL);
         }
         (void)tutti_store_delete(meeting->store, rounds[i], NULL);
     }
-    if (met && comm->rank == 0 && meeting->real)
-        (void)tutti_store_delete(meeting->store, "id", NULL);
+    if (count == comm->ranks) {
+        if (meeting->real)
+            (void)tutti_store_delete(meeting->store, "id", NULL);
+        (void)tutti_store_delete(meeting->store, "met", NULL);
+    }
     tutti_store_close(meeting->store);
 }
