@@ -106,12 +106,14 @@ static ncclResult_t config_read(ncclComm_t comm, const ncclConfig_t *given, cons
     return ncclSuccess;
 }
 
-/* What NCCL's variables say where a program says nothing. */
-static void config_default(ncclComm_t comm)
+/* As with NCCL, its variables go before what the program says. */
+static void config_override(ncclComm_t comm)
 {
     const char *blocking = getenv("NCCL_COMM_BLOCKING"), *most = getenv("NCCL_MAX_CTAS");
-    comm->blocking = !blocking || strcmp(blocking, "0") != 0;
-    comm->max_blocks = most && atoi(most) > 0 ? atoi(most) : 0;
+    if (blocking && (strcmp(blocking, "0") == 0 || strcmp(blocking, "1") == 0))
+        comm->blocking = *blocking == '1';
+    if (most && atoi(most) > 0)
+        comm->max_blocks = atoi(most);
 }
 
 ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *parent, int device,
@@ -132,11 +134,12 @@ ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *pa
         comm->blocking = parent->blocking;
         comm->max_blocks = parent->max_blocks;
     } else {
-        config_default(comm);
+        comm->blocking = true;
         result = context_find(comm, device, name);
     }
     if (result == ncclSuccess)
         result = config_read(comm, config, name);
+    config_override(comm);
     if (result == ncclSuccess)
         *made = comm;
     else
@@ -193,7 +196,7 @@ static ncclResult_t make_finalized(struct create *create)
     const struct ncclComm *comm = create->comm;
     const char *name = symbol_names[create->symbol];
     if (comm->real && !comm->comm)
-        return fail_real(REAL(ncclCommFinalize)(comm->real), name);
+        return real_wait(comm->real, REAL(ncclCommFinalize)(comm->real), name);
     return fail_status(tutti_comm_finalize(comm->comm, -1), name);
 }
 

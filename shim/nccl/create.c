@@ -294,11 +294,11 @@ static ncclResult_t make_at_store(struct create *create, struct shared_store *sh
 
 static ncclResult_t real_init(ncclComm_t comm, const ncclUniqueId *id, enum symbol symbol)
 {
-    const ncclResult_t result =
-        real_library() ? fail_real(REAL(ncclCommInitRankConfig)(&comm->real, comm->ranks, *id,
-                                                                comm->rank, NULL),
-                                   symbol_names[symbol])
-                       : real_absent(symbol);
+    if (!real_library())
+        return real_absent(symbol);
+    ncclResult_t result =
+        REAL(ncclCommInitRankConfig)(&comm->real, comm->ranks, *id, comm->rank, NULL);
+    result = real_wait(comm->real, result, symbol_names[symbol]);
     if (result != ncclSuccess)
         comm->real = NULL;
     return result;
@@ -513,7 +513,8 @@ static ncclResult_t make_split(struct create *create)
                                 ++parent->meetings[0]};
     comm->lineage = name_of('s', lineage, sizeof lineage);
     if (!parent->comm)
-        return fail_real(
+        return real_wait(
+            parent->real,
             REAL(ncclCommSplit)(parent->real, create->color, create->key, &comm->real, NULL), name);
     if (parent->revoked)
         return split_at_store(create);

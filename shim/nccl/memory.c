@@ -73,7 +73,8 @@ NCCL_DEFINE(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void *handl
 
 static ncclResult_t window_register(ncclComm_t comm, struct ncclWindow_vidmem *window)
 {
-    return fail_real(REAL(ncclCommWindowRegister)(comm->real, window->memory, window->bytes,
+    return real_wait(comm->real,
+                     REAL(ncclCommWindowRegister)(comm->real, window->memory, window->bytes,
                                                   &window->real, window->flags),
                      "ncclCommWindowRegister");
 }

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef REAL_BINDING
@@ -128,6 +129,17 @@ ncclResult_t real_absent(enum symbol symbol)
     return fail(ncclInvalidUsage, "%s: only NVIDIA's library serves this function: %s",
                 symbol_names[symbol],
                 real_library() ? "the one that was found does not have it" : lacking);
+}
+
+ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, const char *call)
+{
+    while (result == ncclInProgress) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        const ncclResult_t asked = REAL(ncclCommGetAsyncError)(real, &result);
+        if (asked != ncclSuccess)
+            result = asked;
+    }
+    return fail_real(result, call);
 }
 
 static bool serves_all;

@@ -22,10 +22,14 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_
                                   ncclConfig_t *config);
 EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
                                            ncclWindow_t *made, int flags);
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
 EXPORT const char *ncclGetLastError(ncclComm_t comm);
 
 /* The error of a call that only NVIDIA's library could serve. */
 ncclResult_t real_absent(enum symbol symbol);
+/* As fail_real(), of a call on NVIDIA's communicator, once that is ready again: with
+ * NCCL_COMM_BLOCKING=0 the call returns early. */
+ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, const char *call);
 /* Whether NVIDIA's library serves everything: TUTTI_DISABLE is set, or the launcher has started
  * ranks on several hosts. Equal on all ranks. */
 bool real_serves_all(void);

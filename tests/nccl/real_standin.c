@@ -10,6 +10,7 @@
 
 struct ncclComm {
     int ranks, rank;
+    int asked; /* with NCCL_COMM_BLOCKING=0: how often the program must still ask */
 };
 
 struct ncclWindow_vidmem {
@@ -56,7 +57,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     *comm = calloc(1, sizeof **comm);
     (*comm)->ranks = ranks;
     (*comm)->rank = rank;
-    return ncclSuccess;
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
+    (*comm)->asked = blocking && *blocking == '0' ? 3 : 0;
+    return (*comm)->asked ? ncclInProgress : ncclSuccess;
 }
 
 #define COMM_CALL(name, word)                                                                      \
@@ -87,8 +90,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
-    (void)comm;
-    *error = ncclSuccess;
+    *error = comm->asked > 0 ? ncclInProgress : ncclSuccess;
+    comm->asked--;
     return ncclSuccess;
 }
 

@@ -75,6 +75,16 @@ static void unblocking(struct rank *self)
     OK(ncclCommDestroy(child));
 }
 
+/* As with NCCL, its variable goes before the configuration. */
+static void unblocking_by_variable(struct rank *self)
+{
+    ncclConfig_t config = config_of(1);
+    const ncclResult_t made =
+        ncclCommInitRankConfig(&self->comm, self->ranks, self->id, self->rank, &config);
+    CHECK(made == ncclInProgress && self->comm);
+    OK(comm_wait(self->comm));
+}
+
 static void split(struct rank *self)
 {
     ncclComm_t child = self->comm;
@@ -169,6 +179,9 @@ static void test_unblocking(void **unused)
 {
     (void)unused;
     ranks_run(RANKS, false, unblocking);
+    setenv("NCCL_COMM_BLOCKING", "0", 1);
+    ranks_run(RANKS, false, unblocking_by_variable);
+    unsetenv("NCCL_COMM_BLOCKING");
 }
 
 static void test_split(void **unused)
