@@ -17,17 +17,17 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REPORT_MOST = 128 }; /* functions */
+enum { REPORT_MOST = 128, REPORT_SERVERS = 3 }; /* functions; at most so many serve them */
 
 static const struct report_text {
-    const char *variable, *title, *unit, *servers[2];
+    const char *variable, *title, *unit, *servers[REPORT_SERVERS];
     const char *const *functions;
     int count; /* of functions */
 } text;
 
 static struct {
     uint64_t calls, bytes, ns; /* relaxed: any thread adds */
-} rows[REPORT_MOST][2];
+} rows[REPORT_MOST][REPORT_SERVERS];
 
 static bool wanted;
 
@@ -36,7 +36,7 @@ static void report_write(void)
     fprintf(stderr, "%s calls of process %d:\n%-28s %-8s %10s %16s %12s\n", text.title,
             (int)getpid(), "function", "server", "calls", "bytes", text.unit);
     for (int f = 0; f < text.count; f++)
-        for (int server = 0; server < 2; server++)
+        for (int server = 0; server < REPORT_SERVERS; server++)
             if (rows[f][server].calls)
                 fprintf(stderr, "%-28s %-8s %10" PRIu64 " %16" PRIu64 " %12.1f\n",
                         text.functions[f], text.servers[server], rows[f][server].calls,

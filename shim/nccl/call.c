@@ -365,7 +365,6 @@ ncclResult_t call_submit(const struct call *call, tutti_stream_t stream)
     const ncclResult_t result = by_tutti
                                     ? fail_status(submit(call, stream), symbol_names[call->symbol])
                                     : submit_real(call);
-    report_end(call->symbol, by_tutti ? SERVER_TUTTI : SERVER_REAL,
-               call->count * dtype_bytes(call->dtype), begin);
+    report_end(call->symbol, !by_tutti, call->count * dtype_bytes(call->dtype), begin);
     return result;
 }

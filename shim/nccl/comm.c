@@ -46,6 +46,7 @@ ncclResult_t comm_enter(ncclComm_t comm, enum symbol symbol, bool ready)
         return fail(ncclInvalidArgument, "%s: comm is NULL, or no communicator",
                     symbol_names[symbol]);
     order_fetch_add_relaxed_u32(&comm->inside, 1);
+    report_call(symbol, comm_state(comm) == ncclSuccess && !comm->comm);
     const ncclResult_t result = ready ? check_ready(comm, symbol_names[symbol]) : ncclSuccess;
     return result == ncclSuccess ? result : comm_leave(comm, result);
 }

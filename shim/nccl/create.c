@@ -56,6 +56,7 @@ bool create_abandon(ncclComm_t comm)
 static void create_make(struct create *create)
 {
     const struct cuda_driver *driver = create->comm->driver;
+    const int64_t begin = report_begin();
     bool pushed;
     create->result = fail_status(cuda_context_enter(driver, create->comm->context, &pushed),
                                  symbol_names[create->symbol]);
@@ -65,6 +66,7 @@ static void create_make(struct create *create)
     }
     if (create->result != ncclSuccess)
         error_copy(create->error, sizeof create->error);
+    report_end(create->symbol, !create->comm->comm && create->comm->real, 0, begin);
 }
 
 /* Gives the caller its communicator, or NULL. */

@@ -32,7 +32,7 @@ static ncclResult_t no_real(enum symbol symbol)
         return real_absent(SYMBOL_##name);                                                         \
     const int64_t begin = report_begin();                                                          \
     const ncclResult_t result = fail_real(function arguments, #name);                              \
-    report_end(SYMBOL_##name, SERVER_REAL, 0, begin);                                              \
+    report_end(SYMBOL_##name, true, 0, begin);                                                     \
     return result
 
 static ncclComm_t real_of(ncclComm_t comm)

@@ -243,19 +243,24 @@ static ncclResult_t group_end(struct group *group, bool drops)
     return result;
 }
 
-static ncclResult_t group_leave(const char *name, bool drops)
+static ncclResult_t group_leave(enum symbol symbol, bool drops)
 {
     if (!is_open())
         return fail(ncclInvalidUsage,
                     "%s: this thread has no open group: call ncclGroupStart() "
                     "first",
-                    name);
-    return --own->depth ? ncclSuccess : group_end(own, drops);
+                    symbol_names[symbol]);
+    if (--own->depth)
+        return ncclSuccess;
+    const int64_t begin = report_begin();
+    const ncclResult_t result = group_end(own, drops);
+    report_end(symbol, false, 0, begin);
+    return result;
 }
 
 NCCL_DEFINE(ncclResult_t, ncclGroupEnd, void)
 {
-    return group_leave("ncclGroupEnd", false);
+    return group_leave(SYMBOL_ncclGroupEnd, false);
 }
 
 /* Ends the group without running its calls. Tutti does not estimate times: it says "undefined". */
@@ -267,5 +272,5 @@ NCCL_DEFINE(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t *info)
                     "NCCL_SIM_INFO_INITIALIZER");
     if (info)
         info->estimatedTime = -1;
-    return group_leave("ncclGroupSimulateEnd", true);
+    return group_leave(SYMBOL_ncclGroupSimulateEnd, true);
 }

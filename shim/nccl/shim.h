@@ -191,10 +191,12 @@ ncclResult_t windows_register(ncclComm_t comm);
 
 /* ---- report.c -------------------------------------------------------------------------------- */
 
-enum server { SERVER_TUTTI, SERVER_REAL, SERVERS };
+enum server { SERVER_TUTTI, SERVER_REAL, SERVER_SHIM };
 
-/* Counts a call, if TUTTI_NCCL_REPORT is set. begin: 0 if it is not. */
+/* Counts a call with its time, if TUTTI_NCCL_REPORT is set. begin: 0 if it is not. */
 int64_t report_begin(void);
-void report_end(enum symbol symbol, enum server server, size_t bytes, int64_t begin);
+void report_end(enum symbol symbol, bool by_real, size_t bytes, int64_t begin);
+/* Counts a call where it begins, unless its time is counted elsewhere. */
+void report_call(enum symbol symbol, bool by_real);
 
 #endif

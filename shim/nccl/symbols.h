@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What libnccl.so.2 exports, 97 functions in version 2.32.3, and who serves each. The list of
- * exports, the report (TUTTI_NCCL_REPORT) and the tests are made from this table.
+ * exports, the report (TUTTI_NCCL_REPORT) and the tests are made from this table. What makes a
+ * communicator, collectives and messages, and the device interface at the end, stand together.
  *
  *   TUTTI   Tutti alone
  *   BOTH    Tutti; NVIDIA's library for communicators that it serves
@@ -24,12 +25,12 @@
     X(ncclCommInitRankScalable, BOTH)                                                              \
     X(ncclCommInitAll, TUTTI)                                                                      \
     X(ncclCommFinalize, BOTH)                                                                      \
-    X(ncclCommDestroy, BOTH)                                                                       \
-    X(ncclCommAbort, BOTH)                                                                         \
-    X(ncclCommRevoke, BOTH)                                                                        \
     X(ncclCommSplit, BOTH)                                                                         \
     X(ncclCommShrink, BOTH)                                                                        \
     X(ncclCommGrow, TUTTI)                                                                         \
+    X(ncclCommDestroy, BOTH)                                                                       \
+    X(ncclCommAbort, BOTH)                                                                         \
+    X(ncclCommRevoke, BOTH)                                                                        \
     X(ncclCommGetUniqueId, TUTTI)                                                                  \
     X(ncclCommGetAsyncError, BOTH)                                                                 \
     X(ncclCommCount, LOCAL)                                                                        \
