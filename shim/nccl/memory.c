@@ -5,46 +5,94 @@
  * programs deregister before they abort. NVIDIA's communicator of the handle, if there is one, gets
  * the windows.
  */
+#include "cuda/driver/memory.h"
 #include "cuda/kernels/arena.h"
 #include "real.h"
 
+#include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+/* ---- memory for windows ---------------------------------------------------------------------- */
+
+/* What ncclMemAlloc() has given. */
+struct allocation {
+    struct allocation *next;
+    struct cuda_memory memory; /* of 0 bytes: of cuMemAlloc() */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation *allocations;
+
+/* As symmetric memory is: that other processes can map. NVIDIA's library takes no other memory for
+ * symmetric windows. A driver that cannot export gives ordinary memory. */
+static enum tutti_status allocate(size_t bytes, struct cuda_memory *memory)
+{
+    const struct cuda_driver *driver;
+    CUdevice device;
+    int fd;
+    enum tutti_status status = cuda_driver_open(&driver);
+    if (status == TUTTI_OK)
+        status = CUDA_CALL(driver, ctx_device, &device);
+    if (status != TUTTI_OK)
+        return status;
+    status = cuda_memory_create(driver, device, bytes, memory, &fd);
+    if (status == TUTTI_OK)
+        close(fd);
+    return status == TUTTI_ERR_CUDA ? CUDA_CALL(driver, mem_alloc, &memory->base, bytes) : status;
+}
 
 NCCL_DEFINE(ncclResult_t, ncclMemAlloc, void **memory, size_t bytes)
 {
-    const struct cuda_driver *driver;
-    CUdeviceptr address = 0;
+    const int64_t begin = report_begin();
     if (!memory || bytes == 0)
         return fail(ncclInvalidArgument, "ncclMemAlloc: NULL, or 0 bytes");
     *memory = NULL;
     if (real_serves_all() && real_library())
         return fail_real(REAL(ncclMemAlloc)(memory, bytes), "ncclMemAlloc");
-    const enum tutti_status status = cuda_driver_open(&driver);
-    if (status != TUTTI_OK)
+    struct allocation *made = calloc(1, sizeof *made);
+    if (!made)
+        return fail(ncclSystemError, "ncclMemAlloc: no memory");
+    const enum tutti_status status = allocate(bytes, &made->memory);
+    if (status != TUTTI_OK) {
+        free(made);
         return fail_status(status, "ncclMemAlloc");
-    const CUresult result = driver->mem_alloc(&address, bytes);
-    if (result != CUDA_SUCCESS)
-        return fail(ncclUnhandledCudaError,
-                    "ncclMemAlloc: no %zu bytes on the device (CUDA error %d)", bytes, (int)result);
-    *memory = (void *)(uintptr_t)address;
+    }
+    pthread_mutex_lock(&lock);
+    made->next = allocations;
+    allocations = made;
+    pthread_mutex_unlock(&lock);
+    *memory = (void *)(uintptr_t)made->memory.base;
+    report_end(SYMBOL_ncclMemAlloc, false, bytes, begin);
     return ncclSuccess;
 }
 
 NCCL_DEFINE(ncclResult_t, ncclMemFree, void *memory)
 {
     const struct cuda_driver *driver;
+    const int64_t begin = report_begin();
     if (!memory)
         return ncclSuccess;
     if (real_serves_all() && real_library())
         return fail_real(REAL(ncclMemFree)(memory), "ncclMemFree");
-    const enum tutti_status status = cuda_driver_open(&driver);
-    if (status != TUTTI_OK)
-        return fail_status(status, "ncclMemFree");
-    const CUresult result = driver->mem_free(cuda_address(memory));
-    return result == CUDA_SUCCESS
-               ? ncclSuccess
-               : fail(ncclUnhandledCudaError, "ncclMemFree: %p cannot be freed (CUDA error %d)",
-                      memory, (int)result);
+    pthread_mutex_lock(&lock);
+    struct allocation **place = &allocations, *found;
+    while (*place && (*place)->memory.base != cuda_address(memory))
+        place = &(*place)->next;
+    found = *place;
+    if (found)
+        *place = found->next;
+    pthread_mutex_unlock(&lock);
+    if (!found)
+        return fail(ncclInvalidArgument, "ncclMemFree: %p is not of ncclMemAlloc()", memory);
+    enum tutti_status status = cuda_driver_open(&driver);
+    if (found->memory.bytes)
+        cuda_memory_unmap(driver, &found->memory);
+    else
+        status = CUDA_CALL(driver, mem_free, found->memory.base);
+    report_end(SYMBOL_ncclMemFree, false, 0, begin);
+    free(found);
+    return fail_status(status, "ncclMemFree");
 }
 
 /* ---- registration ---------------------------------------------------------------------------- */

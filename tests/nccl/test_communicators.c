@@ -380,7 +380,10 @@ static void memory(struct rank *self)
     OK(ncclCommWindowDeregister(self->comm, window));
     CHECK(ncclCommWindowDeregister(self->comm, (ncclWindow_t)data) == ncclInvalidArgument);
     OK(ncclCommDeregister(self->comm, handle));
+    /* A mapping, as NVIDIA's library needs it for symmetric windows. */
+    CHECK(cuMemFree_v2((CUdeviceptr)(uintptr_t)data) != CUDA_SUCCESS);
     OK(ncclMemFree(data));
+    CHECK(ncclMemFree(data) == ncclInvalidArgument);
     OK(ncclMemFree(NULL));
     CHECK(ncclMemAlloc(NULL, 1) == ncclInvalidArgument);
 }
