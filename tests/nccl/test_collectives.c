@@ -485,6 +485,34 @@ static void configured(struct rank *self)
     CHECK(cuEventDestroy_v2(config.launchCompletionEvent) == CUDA_SUCCESS);
 }
 
+/* Each form with a configuration does what the form without does. */
+static void configured_forms(struct rank *self)
+{
+    const ncclCollConfig_t config = {.size = sizeof config,
+                                     .magic = NCCL_API_MAGIC,
+                                     .version = 23203,
+                                     .minCTAs = NCCL_CONFIG_UNDEF_INT,
+                                     .maxCTAs = 1,
+                                     .forceAlgSelection = 1};
+    struct buffers b = buffers_make(self);
+    int32_t *own = b.recv + self->rank * COUNT;
+    OK(ncclAllGatherConfig(b.send, b.recv, COUNT, ncclInt32, self->comm, self->stream, &config));
+    OK(ncclReduceScatterConfig(b.recv, own, COUNT, ncclInt32, ncclMax, self->comm, self->stream,
+                               &config));
+    OK(ncclBroadcastConfig(own, own, COUNT, ncclInt32, 1, self->comm, self->stream, &config));
+    stream_wait(self->stream);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(own[i] == value(1, i));
+    OK(ncclGatherConfig(b.send, b.recv, COUNT, ncclInt32, 2, self->comm, self->stream, &config));
+    OK(ncclScatterConfig(b.recv, b.send, COUNT, ncclInt32, 2, self->comm, self->stream, &config));
+    OK(ncclReduceConfig(b.send, b.recv, COUNT, ncclInt32, ncclSum, 0, self->comm, self->stream,
+                        &config));
+    OK(ncclAlltoAllConfig(b.recv, b.send, COUNT, ncclInt32, self->comm, self->stream, &config));
+    stream_wait(self->stream);
+    for (int i = 0; self->rank == 0 && i < COUNT; i++)
+        CHECK(b.send[i] == sum(self->ranks, i));
+}
+
 static void misused(struct rank *self)
 {
     int32_t *data = device_alloc(sizeof *data);
@@ -562,6 +590,7 @@ static void test_configured(void **unused)
 {
     (void)unused;
     ranks_run(RANKS, true, configured);
+    ranks_run(RANKS, true, configured_forms);
 }
 
 static void test_misused(void **unused)

@@ -388,6 +388,54 @@ static void memory(struct rank *self)
     CHECK(ncclMemAlloc(NULL, 1) == ncclInvalidArgument);
 }
 
+/* Without NVIDIA's library these name it; the teams are those of ranks that reach each other. */
+static void for_kernels(struct rank *self)
+{
+    ncclComm_t comm = self->comm;
+    ncclWaitSignalDesc_t wait = {.opCnt = 1};
+    ncclWindow_t window;
+    void *data = device_alloc(64), *address;
+    size_t at;
+    OK(ncclCommWindowRegister(comm, data, 64, &window, 1));
+    const ncclTeam_t team = ncclTeamLsa(comm);
+    const ncclResult_t results[] = {
+        ncclPutSignal(data, 1, ncclInt8, 0, window, 0, 0, 0, 0, comm, self->stream),
+        ncclSignal(0, 0, 0, 0, comm, self->stream),
+        ncclWaitSignal(1, &wait, comm, self->stream),
+        ncclDevCommCreate(comm, NULL, &address),
+        ncclDevCommDestroy(comm, &address),
+        ncclGetLsaMultimemDevicePointer(window, 0, &address),
+        ncclGetMultimemDevicePointer(window, 0, (struct multimem){data}, &address),
+        ncclGetLsaDevicePointer(window, 0, 0, &address),
+        ncclGetPeerDevicePointer(window, 0, 0, &address),
+        ncclGetMultimemDeviceLeInfo(window, 0, &address, &at),
+        ncclGetCftDeviceLeInfo(window, 0, 0, team, &address, &at),
+        ncclGetPeerDeviceLeInfo(window, 0, 0, &address, &at),
+        ncclLsaBarrierCreateRequirement(team, 1, &address, &at),
+        ncclGinBarrierCreateRequirement(comm, team, 1, &address, &at),
+        ncclLLA2ACreateRequirement(1, 1, &address, &at),
+        ncclGinOutboxCreateRequirement(1, 1, &address, &at),
+        ncclGinInboxA2ACreateRequirement(team, 1, 1, &address, &at),
+    };
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        CHECK(results[i] == ncclInvalidUsage);
+    CHECK(strstr(ncclGetLastError(NULL), "ncclGinInboxA2ACreateRequirement"));
+    CHECK(strstr(ncclGetLastError(NULL), "TUTTI_NCCL_LIBRARY"));
+    CHECK(ncclLLA2ACalcSlots(8, 4) == 0);
+    CHECK(team.nRanks == self->ranks && team.rank == self->rank && team.stride == 1);
+    CHECK(ncclTeamRail(comm).nRanks == 1 && ncclTeamCft(comm, 0).nRanks == 0 &&
+          ncclTeamCftMultimem(comm).nRanks == 0);
+    CHECK(ncclTeamRankToWorld(comm, team, 2) == 2 && ncclTeamRankToLsa(comm, team, 1) == 1);
+    comm_check(comm, self->ranks, self->stream);
+    OK(ncclCommWindowDeregister(comm, window));
+}
+
+static void test_for_kernels(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, for_kernels);
+}
+
 static void test_short_streams(void **unused)
 {
     (void)unused;
@@ -418,8 +466,24 @@ static void test_parameters(void **unused)
     OK(ncclParamBind(&handle, "NCCL_MAX_CTAS"));
     OK(ncclParamGetI32(handle, &number));
     CHECK(number == 300 && ncclParamGetU8(handle, &byte) == ncclInvalidArgument);
+    int8_t i8;
+    int16_t i16 = 0;
+    int64_t i64 = 0;
+    uint16_t u16 = 0;
+    uint32_t u32 = 0;
+    uint64_t u64 = 0;
+    CHECK(ncclParamGetI8(handle, &i8) == ncclInvalidArgument);
+    OK(ncclParamGetI16(handle, &i16));
+    OK(ncclParamGetI64(handle, &i64));
+    OK(ncclParamGetU16(handle, &u16));
+    OK(ncclParamGetU32(handle, &u32));
+    OK(ncclParamGetU64(handle, &u64));
+    CHECK(i16 == 300 && i64 == 300 && u16 == 300 && u32 == 300 && u64 == 300);
     OK(ncclParamGetStr(handle, &text));
     CHECK(strcmp(text, "300") == 0);
+    ncclParamDumpAll();
+    ncclResetDebugInit();
+    ncclResetDebugInitInternal();
     OK(ncclParamGet(handle, copy, sizeof copy, &length));
     CHECK(strcmp(copy, "300") == 0 && length == 4);
     CHECK(ncclParamGet(handle, copy, 2, &length) == ncclInvalidArgument);
@@ -452,6 +516,7 @@ int main(void)
         cmocka_unit_test(test_abort_waiting), cmocka_unit_test(test_abort_unmade),
         cmocka_unit_test(test_memory),        cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_versions),      cmocka_unit_test(test_short_streams),
+        cmocka_unit_test(test_for_kernels),
     };
     harness_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);
