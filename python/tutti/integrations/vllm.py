@@ -211,6 +211,13 @@ def _cuda_communicator() -> Any:
             self.tutti.reduce_scatter(given, output)
             return output.movedim(0, dim).contiguous()
 
+        def custom_all_gather(self, input_: Tensor) -> Tensor | None:
+            """None: models with sequence parallelism go on with all_gather(), and so from custom_reduce_scatter()."""
+            return None if self.tutti else super().custom_all_gather(input_)
+
+        def custom_reduce_scatter(self, input_: Tensor) -> Tensor | None:
+            return None if self.tutti else super().custom_reduce_scatter(input_)
+
         def destroy(self) -> None:
             _close(self)
             super().destroy()

@@ -88,6 +88,12 @@ class CudaCommunicator(Communicator):
     def reduce_scatter(self, input_, dim=-1):
         return "own reduce_scatter"
 
+    def custom_all_gather(self, input_):
+        return "own custom_all_gather"
+
+    def custom_reduce_scatter(self, input_):
+        return "own custom_reduce_scatter"
+
 
 class CpuCommunicator(Communicator):
     def __init__(self, *arguments, **more):
@@ -195,6 +201,10 @@ def vllm_cuda(r, group, same, capture):
         same(communicator.reduce_scatter(r.late(parts + r.rank), dim), 2 * (rows + 5 * r.rank) + 1)
     same(communicator.all_reduce(r.late(rows + r.rank).movedim(0, 2)), (2 * rows + 1).movedim(0, 2))
     same(communicator.all_reduce(r.late(rows[:0])), rows[:0])
+    # Models with sequence parallelism ask for vLLM's own kernels first; None leads them to the calls above.
+    assert communicator.custom_all_gather(rows) is None and communicator.custom_reduce_scatter(rows) is None
+    assert other.custom_all_gather(rows) == "own custom_all_gather"
+    assert other.custom_reduce_scatter(rows) == "own custom_reduce_scatter"
     short = r.late((rows + r.rank).to(torch.uint16))  # which the library only moves
     for call in communicator.all_reduce, communicator.reduce_scatter:
         assert call(short) == f"own {call.__name__}"
