@@ -141,16 +141,17 @@ static ncclResult_t config_read(struct call *call, const ncclCollConfig_t *confi
     return ncclSuccess;
 }
 
-static bool reduces(enum call_kind kind)
+static bool reduces(enum symbol kind)
 {
-    return kind == CALL_ALL_REDUCE || kind == CALL_REDUCE_SCATTER || kind == CALL_REDUCE;
+    return kind == SYMBOL_ncclAllReduce || kind == SYMBOL_ncclReduceScatter ||
+           kind == SYMBOL_ncclReduce;
 }
 
 /* Settles what the communicator decides. A reduction of one rank is a copy, as NCCL's is. */
 static void call_settle(struct call *call)
 {
     if (call->comm->ranks == 1 && reduces(call->kind) && (unsigned)call->op < ncclNumOps) {
-        call->kind = CALL_BROADCAST;
+        call->kind = SYMBOL_ncclBroadcast;
         call->peer = 0;
     }
     if (!call->max_blocks)
@@ -186,12 +187,15 @@ static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
 #define COLLECTIVE(name, parameters, ...)                                                          \
     NCCL_DEFINE(ncclResult_t, name, COLLECTIVE_##parameters)                                       \
     {                                                                                              \
-        return call_make((struct call){.symbol = SYMBOL_##name, __VA_ARGS__}, NULL);               \
+        return call_make(                                                                          \
+            (struct call){.symbol = SYMBOL_##name, .kind = SYMBOL_##name, __VA_ARGS__}, NULL);     \
     }                                                                                              \
     NCCL_DEFINE(ncclResult_t, name##Config, COLLECTIVE_##parameters,                               \
                 const ncclCollConfig_t *config)                                                    \
     {                                                                                              \
-        return call_make((struct call){.symbol = SYMBOL_##name##Config, __VA_ARGS__}, config);     \
+        return call_make(                                                                          \
+            (struct call){.symbol = SYMBOL_##name##Config, .kind = SYMBOL_##name, __VA_ARGS__},    \
+            config);                                                                               \
     }
 #define COLLECTIVE_COPIES                                                                          \
     const void *send, void *recv, size_t count, ncclDataType_t dtype, ncclComm_t comm,             \
@@ -209,14 +213,14 @@ static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
     .comm = comm, .send = send, .recv = recv, .count = count, .dtype = dtype,                      \
     .stream = STREAM(stream)
 
-COLLECTIVE(ncclAllReduce, REDUCES, .kind = CALL_ALL_REDUCE, .op = op, CALL_OPERANDS)
-COLLECTIVE(ncclReduceScatter, REDUCES, .kind = CALL_REDUCE_SCATTER, .op = op, CALL_OPERANDS)
-COLLECTIVE(ncclReduce, REDUCES_ROOTED, .kind = CALL_REDUCE, .op = op, .peer = root, CALL_OPERANDS)
-COLLECTIVE(ncclAllGather, COPIES, .kind = CALL_ALL_GATHER, CALL_OPERANDS)
-COLLECTIVE(ncclAlltoAll, COPIES, .kind = CALL_ALL_TO_ALL, CALL_OPERANDS)
-COLLECTIVE(ncclBroadcast, ROOTED, .kind = CALL_BROADCAST, .peer = root, CALL_OPERANDS)
-COLLECTIVE(ncclGather, ROOTED, .kind = CALL_GATHER, .peer = root, CALL_OPERANDS)
-COLLECTIVE(ncclScatter, ROOTED, .kind = CALL_SCATTER, .peer = root, CALL_OPERANDS)
+COLLECTIVE(ncclAllReduce, REDUCES, .op = op, CALL_OPERANDS)
+COLLECTIVE(ncclReduceScatter, REDUCES, .op = op, CALL_OPERANDS)
+COLLECTIVE(ncclReduce, REDUCES_ROOTED, .op = op, .peer = root, CALL_OPERANDS)
+COLLECTIVE(ncclAllGather, COPIES, CALL_OPERANDS)
+COLLECTIVE(ncclAlltoAll, COPIES, CALL_OPERANDS)
+COLLECTIVE(ncclBroadcast, ROOTED, .peer = root, CALL_OPERANDS)
+COLLECTIVE(ncclGather, ROOTED, .peer = root, CALL_OPERANDS)
+COLLECTIVE(ncclScatter, ROOTED, .peer = root, CALL_OPERANDS)
 
 NCCL_DEFINE(ncclResult_t, ncclBcast, void *recv, size_t count, ncclDataType_t dtype, int root,
             ncclComm_t comm, cudaStream_t stream)
@@ -224,7 +228,7 @@ NCCL_DEFINE(ncclResult_t, ncclBcast, void *recv, size_t count, ncclDataType_t dt
     const void *send = recv;
     return call_make(
         (struct call){
-            .symbol = SYMBOL_ncclBcast, .kind = CALL_BROADCAST, .peer = root, CALL_OPERANDS},
+            .symbol = SYMBOL_ncclBcast, .kind = SYMBOL_ncclBroadcast, .peer = root, CALL_OPERANDS},
         NULL);
 }
 
@@ -233,7 +237,8 @@ NCCL_DEFINE(ncclResult_t, ncclSend, const void *send, size_t count, ncclDataType
 {
     void *recv = NULL;
     return call_make(
-        (struct call){.symbol = SYMBOL_ncclSend, .kind = CALL_SEND, .peer = peer, CALL_OPERANDS},
+        (struct call){
+            .symbol = SYMBOL_ncclSend, .kind = SYMBOL_ncclSend, .peer = peer, CALL_OPERANDS},
         NULL);
 }
 
@@ -242,7 +247,8 @@ NCCL_DEFINE(ncclResult_t, ncclRecv, void *recv, size_t count, ncclDataType_t dty
 {
     const void *send = NULL;
     return call_make(
-        (struct call){.symbol = SYMBOL_ncclRecv, .kind = CALL_RECV, .peer = peer, CALL_OPERANDS},
+        (struct call){
+            .symbol = SYMBOL_ncclRecv, .kind = SYMBOL_ncclRecv, .peer = peer, CALL_OPERANDS},
         NULL);
 }
 
@@ -273,34 +279,34 @@ static enum tutti_status submit(const struct call *call, tutti_stream_t stream)
     const enum tutti_dtype dtype = dtypes[call->dtype];
     const tutti_op_t op = op_of(call);
     tutti_comm_t *comm = call->comm->comm;
-    switch (call->kind) {
-    case CALL_ALL_REDUCE:
+    switch ((int)call->kind) {
+    case SYMBOL_ncclAllReduce:
         return tutti_all_reduce_with(call->send, call->recv, call->count, dtype, op, comm, stream,
                                      &options);
-    case CALL_ALL_GATHER:
+    case SYMBOL_ncclAllGather:
         return tutti_all_gather_with(call->send, call->recv, call->count, dtype, comm, stream,
                                      &options);
-    case CALL_REDUCE_SCATTER:
+    case SYMBOL_ncclReduceScatter:
         return tutti_reduce_scatter_with(call->send, call->recv, call->count, dtype, op, comm,
                                          stream, &options);
-    case CALL_ALL_TO_ALL:
+    case SYMBOL_ncclAlltoAll:
         return tutti_all_to_all_with(call->send, call->recv, call->count, dtype, comm, stream,
                                      &options);
-    case CALL_BROADCAST:
+    case SYMBOL_ncclBroadcast:
         return tutti_broadcast_with(call->send, call->recv, call->count, dtype, call->peer, comm,
                                     stream, &options);
-    case CALL_REDUCE:
+    case SYMBOL_ncclReduce:
         return tutti_reduce_with(call->send, call->recv, call->count, dtype, op, call->peer, comm,
                                  stream, &options);
-    case CALL_GATHER:
+    case SYMBOL_ncclGather:
         return tutti_gather_with(call->send, call->recv, call->count, dtype, call->peer, comm,
                                  stream, &options);
-    case CALL_SCATTER:
+    case SYMBOL_ncclScatter:
         return tutti_scatter_with(call->send, call->recv, call->count, dtype, call->peer, comm,
                                   stream, &options);
-    case CALL_SEND:
+    case SYMBOL_ncclSend:
         return tutti_send_with(call->send, call->count, dtype, call->peer, comm, stream, &options);
-    case CALL_RECV:
+    case SYMBOL_ncclRecv:
         return tutti_recv_with(call->recv, call->count, dtype, call->peer, comm, stream, &options);
     }
     return TUTTI_ERR_INVALID;
@@ -315,25 +321,25 @@ static ncclResult_t invoke(void *function, const struct call *call)
     const ncclDataType_t dtype = call->dtype;
     ncclComm_t comm = call->comm->real;
     const cudaStream_t stream = (cudaStream_t)(void *)call->stream;
-    switch (call->kind) {
-    case CALL_ALL_REDUCE:
-    case CALL_REDUCE_SCATTER:
+    switch ((int)call->kind) {
+    case SYMBOL_ncclAllReduce:
+    case SYMBOL_ncclReduceScatter:
         return ((__typeof__(&ncclAllReduce))function)(send, recv, count, dtype, call->op, comm,
                                                       stream);
-    case CALL_ALL_GATHER:
-    case CALL_ALL_TO_ALL:
+    case SYMBOL_ncclAllGather:
+    case SYMBOL_ncclAlltoAll:
         return ((__typeof__(&ncclAllGather))function)(send, recv, count, dtype, comm, stream);
-    case CALL_BROADCAST:
-    case CALL_GATHER:
-    case CALL_SCATTER:
+    case SYMBOL_ncclBroadcast:
+    case SYMBOL_ncclGather:
+    case SYMBOL_ncclScatter:
         return ((__typeof__(&ncclBroadcast))function)(send, recv, count, dtype, call->peer, comm,
                                                       stream);
-    case CALL_REDUCE:
+    case SYMBOL_ncclReduce:
         return ((__typeof__(&ncclReduce))function)(send, recv, count, dtype, call->op, call->peer,
                                                    comm, stream);
-    case CALL_SEND:
+    case SYMBOL_ncclSend:
         return ((__typeof__(&ncclSend))function)(send, count, dtype, call->peer, comm, stream);
-    case CALL_RECV:
+    case SYMBOL_ncclRecv:
         return ((__typeof__(&ncclRecv))function)(recv, count, dtype, call->peer, comm, stream);
     }
     return ncclInternalError;
@@ -341,21 +347,9 @@ static ncclResult_t invoke(void *function, const struct call *call)
 
 static ncclResult_t submit_real(const struct call *call)
 {
-    static const enum symbol symbols[] = {
-        [CALL_ALL_REDUCE] = SYMBOL_ncclAllReduce,
-        [CALL_ALL_GATHER] = SYMBOL_ncclAllGather,
-        [CALL_REDUCE_SCATTER] = SYMBOL_ncclReduceScatter,
-        [CALL_ALL_TO_ALL] = SYMBOL_ncclAlltoAll,
-        [CALL_BROADCAST] = SYMBOL_ncclBroadcast,
-        [CALL_REDUCE] = SYMBOL_ncclReduce,
-        [CALL_GATHER] = SYMBOL_ncclGather,
-        [CALL_SCATTER] = SYMBOL_ncclScatter,
-        [CALL_SEND] = SYMBOL_ncclSend,
-        [CALL_RECV] = SYMBOL_ncclRecv,
-    };
-    void *function = real_function(symbols[call->kind]);
+    void *function = real_function(call->kind);
     return function ? fail_real(invoke(function, call), symbol_names[call->symbol])
-                    : real_absent(symbols[call->kind]);
+                    : real_absent(call->kind);
 }
 
 ncclResult_t call_submit(const struct call *call, tutti_stream_t stream)

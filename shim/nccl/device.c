@@ -35,6 +35,13 @@ static ncclResult_t no_real(enum symbol symbol)
     report_end(SYMBOL_##name, true, 0, begin);                                                     \
     return result
 
+/* Defines a function that does so. */
+#define REAL_FUNCTION(name, handle, arguments, ...)                                                \
+    NCCL_DEFINE(ncclResult_t, name, __VA_ARGS__)                                                   \
+    {                                                                                              \
+        REAL_CALL(name, handle, arguments);                                                        \
+    }
+
 static ncclComm_t real_of(ncclComm_t comm)
 {
     return comm ? comm->real : NULL;
@@ -47,26 +54,19 @@ static ncclWindow_t real_window(ncclWindow_t window)
 
 /* ---- put, signal, wait ----------------------------------------------------------------------- */
 
-NCCL_DEFINE(ncclResult_t, ncclPutSignal, const void *local, size_t count, ncclDataType_t dtype,
-            int peer, ncclWindow_t window, size_t offset, int signal, int context, unsigned flags,
-            ncclComm_t comm, cudaStream_t stream)
-{
-    REAL_CALL(ncclPutSignal, real_of(comm) && real_window(window),
+REAL_FUNCTION(ncclPutSignal, real_of(comm) && real_window(window),
               (local, count, dtype, peer, window->real, offset, signal, context, flags, comm->real,
-               stream));
-}
+               stream),
+              const void *local, size_t count, ncclDataType_t dtype, int peer, ncclWindow_t window,
+              size_t offset, int signal, int context, unsigned flags, ncclComm_t comm,
+              cudaStream_t stream)
 
-NCCL_DEFINE(ncclResult_t, ncclSignal, int peer, int signal, int context, unsigned flags,
-            ncclComm_t comm, cudaStream_t stream)
-{
-    REAL_CALL(ncclSignal, real_of(comm), (peer, signal, context, flags, comm->real, stream));
-}
+REAL_FUNCTION(ncclSignal, real_of(comm), (peer, signal, context, flags, comm->real, stream),
+              int peer, int signal, int context, unsigned flags, ncclComm_t comm,
+              cudaStream_t stream)
 
-NCCL_DEFINE(ncclResult_t, ncclWaitSignal, int count, ncclWaitSignalDesc_t *signals, ncclComm_t comm,
-            cudaStream_t stream)
-{
-    REAL_CALL(ncclWaitSignal, real_of(comm), (count, signals, comm->real, stream));
-}
+REAL_FUNCTION(ncclWaitSignal, real_of(comm), (count, signals, comm->real, stream), int count,
+              ncclWaitSignalDesc_t *signals, ncclComm_t comm, cudaStream_t stream)
 
 /* ---- communicators and windows for kernels --------------------------------------------------- */
 
@@ -80,94 +80,55 @@ NCCL_DEFINE(ncclResult_t, ncclDevCommCreate, ncclComm_t comm, const void *requir
     REAL_CALL(ncclDevCommCreate, real_of(comm), (comm->real, requirements, made));
 }
 
-NCCL_DEFINE(ncclResult_t, ncclDevCommDestroy, ncclComm_t comm, const void *made)
-{
-    REAL_CALL(ncclDevCommDestroy, real_of(comm), (comm->real, made));
-}
+REAL_FUNCTION(ncclDevCommDestroy, real_of(comm), (comm->real, made), ncclComm_t comm,
+              const void *made)
 
-NCCL_DEFINE(ncclResult_t, ncclGetLsaMultimemDevicePointer, ncclWindow_t window, size_t offset,
-            void **address)
-{
-    REAL_CALL(ncclGetLsaMultimemDevicePointer, real_window(window),
-              (window->real, offset, address));
-}
+REAL_FUNCTION(ncclGetLsaMultimemDevicePointer, real_window(window), (window->real, offset, address),
+              ncclWindow_t window, size_t offset, void **address)
 
-NCCL_DEFINE(ncclResult_t, ncclGetMultimemDevicePointer, ncclWindow_t window, size_t offset,
-            multimem_t multimem, void **address)
-{
-    REAL_CALL(ncclGetMultimemDevicePointer, real_window(window),
-              (window->real, offset, multimem, address));
-}
+REAL_FUNCTION(ncclGetMultimemDevicePointer, real_window(window),
+              (window->real, offset, multimem, address), ncclWindow_t window, size_t offset,
+              multimem_t multimem, void **address)
 
-NCCL_DEFINE(ncclResult_t, ncclGetLsaDevicePointer, ncclWindow_t window, size_t offset, int rank,
-            void **address)
-{
-    REAL_CALL(ncclGetLsaDevicePointer, real_window(window), (window->real, offset, rank, address));
-}
+REAL_FUNCTION(ncclGetLsaDevicePointer, real_window(window), (window->real, offset, rank, address),
+              ncclWindow_t window, size_t offset, int rank, void **address)
 
-NCCL_DEFINE(ncclResult_t, ncclGetPeerDevicePointer, ncclWindow_t window, size_t offset, int peer,
-            void **address)
-{
-    REAL_CALL(ncclGetPeerDevicePointer, real_window(window), (window->real, offset, peer, address));
-}
+REAL_FUNCTION(ncclGetPeerDevicePointer, real_window(window), (window->real, offset, peer, address),
+              ncclWindow_t window, size_t offset, int peer, void **address)
 
-NCCL_DEFINE(ncclResult_t, ncclGetMultimemDeviceLeInfo, ncclWindow_t window, size_t offset, void *id,
-            size_t *at)
-{
-    REAL_CALL(ncclGetMultimemDeviceLeInfo, real_window(window), (window->real, offset, id, at));
-}
+REAL_FUNCTION(ncclGetMultimemDeviceLeInfo, real_window(window), (window->real, offset, id, at),
+              ncclWindow_t window, size_t offset, void *id, size_t *at)
 
-NCCL_DEFINE(ncclResult_t, ncclGetCftDeviceLeInfo, ncclWindow_t window, size_t offset, int peer,
-            ncclTeam_t team, void *id, size_t *at)
-{
-    REAL_CALL(ncclGetCftDeviceLeInfo, real_window(window),
-              (window->real, offset, peer, team, id, at));
-}
+REAL_FUNCTION(ncclGetCftDeviceLeInfo, real_window(window),
+              (window->real, offset, peer, team, id, at), ncclWindow_t window, size_t offset,
+              int peer, ncclTeam_t team, void *id, size_t *at)
 
-NCCL_DEFINE(ncclResult_t, ncclGetPeerDeviceLeInfo, ncclWindow_t window, size_t offset, int peer,
-            void *id, size_t *at)
-{
-    REAL_CALL(ncclGetPeerDeviceLeInfo, real_window(window), (window->real, offset, peer, id, at));
-}
+REAL_FUNCTION(ncclGetPeerDeviceLeInfo, real_window(window), (window->real, offset, peer, id, at),
+              ncclWindow_t window, size_t offset, int peer, void *id, size_t *at)
 
 /* ---- what a kernel will need ----------------------------------------------------------------- */
 
-NCCL_DEFINE(ncclResult_t, ncclLsaBarrierCreateRequirement, ncclTeam_t team, int barriers,
-            void *handle, void *requirement)
-{
-    REAL_CALL(ncclLsaBarrierCreateRequirement, true, (team, barriers, handle, requirement));
-}
+REAL_FUNCTION(ncclLsaBarrierCreateRequirement, true, (team, barriers, handle, requirement),
+              ncclTeam_t team, int barriers, void *handle, void *requirement)
 
-NCCL_DEFINE(ncclResult_t, ncclGinBarrierCreateRequirement, ncclComm_t comm, ncclTeam_t team,
-            int barriers, void *handle, void *requirement)
-{
-    REAL_CALL(ncclGinBarrierCreateRequirement, real_of(comm),
-              (comm->real, team, barriers, handle, requirement));
-}
+REAL_FUNCTION(ncclGinBarrierCreateRequirement, real_of(comm),
+              (comm->real, team, barriers, handle, requirement), ncclComm_t comm, ncclTeam_t team,
+              int barriers, void *handle, void *requirement)
 
 NCCL_DEFINE(int, ncclLLA2ACalcSlots, int elements, int bytes)
 {
     return REAL(ncclLLA2ACalcSlots) ? REAL(ncclLLA2ACalcSlots)(elements, bytes) : 0;
 }
 
-NCCL_DEFINE(ncclResult_t, ncclLLA2ACreateRequirement, int blocks, int slots, void *handle,
-            void *requirement)
-{
-    REAL_CALL(ncclLLA2ACreateRequirement, true, (blocks, slots, handle, requirement));
-}
+REAL_FUNCTION(ncclLLA2ACreateRequirement, true, (blocks, slots, handle, requirement), int blocks,
+              int slots, void *handle, void *requirement)
 
-NCCL_DEFINE(ncclResult_t, ncclGinOutboxCreateRequirement, int blocks, int size_log2, void *handle,
-            void *requirement)
-{
-    REAL_CALL(ncclGinOutboxCreateRequirement, true, (blocks, size_log2, handle, requirement));
-}
+REAL_FUNCTION(ncclGinOutboxCreateRequirement, true, (blocks, size_log2, handle, requirement),
+              int blocks, int size_log2, void *handle, void *requirement)
 
-NCCL_DEFINE(ncclResult_t, ncclGinInboxA2ACreateRequirement, ncclTeam_t peers, int blocks,
-            int size_log2, void *handle, void *requirement)
-{
-    REAL_CALL(ncclGinInboxA2ACreateRequirement, true,
-              (peers, blocks, size_log2, handle, requirement));
-}
+REAL_FUNCTION(ncclGinInboxA2ACreateRequirement, true,
+              (peers, blocks, size_log2, handle, requirement), ncclTeam_t peers, int blocks,
+              int size_log2, void *handle, void *requirement)
 
 /* ---- teams ----------------------------------------------------------------------------------- */
 

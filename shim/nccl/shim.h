@@ -124,23 +124,10 @@ EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 
 /* ---- group.c --------------------------------------------------------------------------------- */
 
-enum call_kind {
-    CALL_ALL_REDUCE,
-    CALL_ALL_GATHER,
-    CALL_REDUCE_SCATTER,
-    CALL_ALL_TO_ALL,
-    CALL_BROADCAST,
-    CALL_REDUCE,
-    CALL_GATHER,
-    CALL_SCATTER,
-    CALL_SEND,
-    CALL_RECV,
-};
-
 /* A collective or message, checked. */
 struct call {
-    enum call_kind kind;
-    enum symbol symbol;
+    enum symbol kind;   /* what is done: of the function without a configuration */
+    enum symbol symbol; /* the function that the program calls */
     ncclComm_t comm;
     const void *send;
     void *recv;
@@ -155,7 +142,7 @@ struct call {
 
 static inline bool call_is_message(const struct call *call)
 {
-    return call->kind == CALL_SEND || call->kind == CALL_RECV;
+    return call->kind == SYMBOL_ncclSend || call->kind == SYMBOL_ncclRecv;
 }
 
 /* Runs the call, or keeps it if the thread is in a group. The caller has entered the communicator,
