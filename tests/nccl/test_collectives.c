@@ -111,6 +111,50 @@ static void rooted(struct rank *self)
     }
 }
 
+/* In place, as NCCL's manual has it: the rank's own block of the larger buffer. */
+static void rooted_in_place(struct rank *self)
+{
+    struct buffers b = buffers_make(self);
+    const int root = 1;
+    int32_t *own = b.send + self->rank * COUNT;
+    OK(ncclGather(own, b.send, COUNT, ncclInt32, root, self->comm, self->stream));
+    stream_wait(self->stream);
+    for (int i = 0; self->rank == root && i < self->ranks * COUNT; i++)
+        CHECK(b.send[i] == value(i / COUNT, i));
+    OK(ncclScatter(b.send, self->rank == root ? own : b.recv, COUNT, ncclInt32, root, self->comm,
+                   self->stream));
+    OK(ncclReduce(own, own, COUNT, ncclInt32, ncclMax, root, self->comm, self->stream));
+    stream_wait(self->stream);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(self->rank == root || b.recv[i] == value(self->rank, self->rank * COUNT + i));
+}
+
+/* No elements, and so no addresses: alone and in a group. */
+static void nothing(struct rank *self)
+{
+    for (int grouped = 0; grouped < 2; grouped++) {
+        ncclComm_t comm = self->comm;
+        cudaStream_t stream = self->stream;
+        if (grouped)
+            OK(ncclGroupStart());
+        OK(ncclAllReduce(NULL, NULL, 0, ncclFloat8e4m3, ncclAvg, comm, stream));
+        OK(ncclReduceScatter(NULL, NULL, 0, ncclInt32, ncclSum, comm, stream));
+        OK(ncclReduce(NULL, NULL, 0, ncclInt32, ncclSum, 0, comm, stream));
+        OK(ncclAllGather(NULL, NULL, 0, ncclInt32, comm, stream));
+        OK(ncclAlltoAll(NULL, NULL, 0, ncclInt32, comm, stream));
+        OK(ncclBroadcast(NULL, NULL, 0, ncclInt32, 2, comm, stream));
+        OK(ncclGather(NULL, NULL, 0, ncclInt32, 1, comm, stream));
+        OK(ncclScatter(NULL, NULL, 0, ncclInt32, 1, comm, stream));
+        if (grouped) {
+            OK(ncclSend(NULL, 0, ncclInt32, (self->rank + 1) % self->ranks, comm, stream));
+            OK(ncclRecv(NULL, 0, ncclInt32, (self->rank + 2) % self->ranks, comm, stream));
+            OK(ncclGroupEnd());
+        }
+    }
+    stream_wait(self->stream);
+    comm_check(self->comm, self->ranks, self->stream);
+}
+
 /* A copy moves bits, whatever dtype a program names: XLA passes int16 as float16. */
 static void bits(struct rank *self)
 {
@@ -186,6 +230,8 @@ static void test_rooted(void **unused)
 {
     (void)unused;
     ranks_run(RANKS, true, rooted);
+    ranks_run(RANKS, true, rooted_in_place);
+    ranks_run(RANKS, true, nothing);
 }
 
 static void test_bits(void **unused)
