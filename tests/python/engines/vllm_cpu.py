@@ -72,9 +72,12 @@ def generate(folder, ranks, compiles):
 def run(python, folder, ranks, compiles, **environment):
     """Tokens, tokens per second, and the log."""
     command = [python, os.path.abspath(__file__), "--generate", folder, str(ranks), str(int(compiles))]
+    before = set(Path("/dev/shm").glob("vllm_dist_*"))
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=800, env={
         **os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": f"{folder}/cache", **environment})
+    for left in set(Path("/dev/shm").glob("vllm_dist_*")) - before:
+        left.unlink()  # vLLM's own communicator leaves its memory behind
     line = re.search("^found (.*)$", done.stdout, re.MULTILINE)
     assert line, f"vLLM with {ranks} ranks ended with {done.returncode}:\n{done.stdout[-8000:]}"
     seconds, tokens = json.loads(line[1])
