@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench_rank.h"
-#include "tutti/openmp.h"
 
 #include "gpu.h"
 #include "tool.h"
@@ -102,13 +101,10 @@ bool measure_comm(struct measure *measure, const char *name, tutti_comm_t **comm
         .threads = config->threads_per_rank,
         .fabric = measure->self->fabric,
     };
-    if (config->threads_per_rank) {
-        /* OpenMP reads these when it is loaded. */
-        if (!config->threads && config->placement.bound)
-            setenv("OMP_PROC_BIND", "true", 0);
-        if (!measure_status(measure, tutti_parallel_find(&options.parallel)))
-            return false;
-    }
+    if (config->threads_per_rank &&
+        !measure_status(measure, placement_threads_find(!config->threads && config->placement.bound,
+                                                        &options.parallel)))
+        return false;
     return measure_status(measure, tutti_comm_create(measure->store, measure->self->rank,
                                                      config->ranks, &options, comm));
 }

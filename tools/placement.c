@@ -2,6 +2,7 @@
 #include "placement.h"
 
 #include "tool.h"
+#include "tutti/openmp.h"
 
 #include <hwloc.h>
 #include <hwloc/glibc-sched.h>
@@ -155,6 +156,13 @@ static json_t *describe_nodes(hwloc_topology_t topology)
                                                (json_int_t)node->attr->numanode.local_memory));
     }
     return nodes;
+}
+
+enum tutti_status placement_threads_find(bool bound, tutti_parallel_t *parallel)
+{
+    if (bound)
+        setenv("OMP_PROC_BIND", "true", 0);
+    return tutti_parallel_find(parallel);
 }
 
 json_t *placement_describe(void)

@@ -29,6 +29,9 @@ bool placement_make_shares(struct placement *placement, int ranks);
 int placement_share(int cores, int ranks, int rank, int *first);
 /* Binds the calling thread to its rank's cores, if ranks are bound. */
 bool placement_bind(const struct placement *placement, int rank);
+/* Finds the function that runs tasks on the threads of OpenMP. `bound`: the rank's threads get a
+ * core each; OpenMP reads this when it is loaded. On failure sets tutti_last_error(). */
+enum tutti_status placement_threads_find(bool bound, tutti_parallel_t *parallel);
 /* Returns cores, NUMA nodes and caches as an object. NULL after a message. */
 json_t *placement_describe(void);
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Tutti's own ranks. The variant "symmetric" has its buffer in symmetric memory. */
 #include "collective_call.h"
+#include "placement.h"
 #include "vs.h"
-
-#include "tutti/openmp.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +29,8 @@ static int engine_init(int rank, int size)
     };
     own_rank = rank;
     world_size = size;
-    /* OpenMP reads this when it is loaded. */
-    if (options.threads && *rival_env(RIVAL_CPUS, ""))
-        setenv("OMP_PROC_BIND", "true", 0);
-    if (options.threads && tutti_parallel_find(&options.parallel) != TUTTI_OK)
+    if (options.threads &&
+        placement_threads_find(*rival_env(RIVAL_CPUS, ""), &options.parallel) != TUTTI_OK)
         return failed("tutti_parallel_find");
     if (tutti_store_open(rival_env(RIVAL_STORE, ""), options.timeout_ms, &store) != TUTTI_OK)
         return failed("tutti_store_open");
