@@ -122,6 +122,8 @@ static enum tutti_status node_open(struct hierarchy *self, const struct comm_mee
     node->config.algo = TUTTI_ALGO_NONE;
     node->config.strict = false;
     node->config.leaf_order_given = false;
+    /* The calling thread steps the node's operations, and the messages between hosts meanwhile. It
+     * would step all parts in turn: nothing is gained by cutting. */
     node->config.threads = 0;
     for (size_t i = 0; i < sizeof agreed.nonce; i++)
         agreed.nonce[i] ^= (uint8_t)(self->host + 1);

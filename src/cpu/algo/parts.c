@@ -5,7 +5,12 @@
  * if one of them has cut its call and another one has not. docs/ordering.md proves that a place
  * of the whole group may be written again.
  *
- * In a group of calls one thread steps all parts in turn.
+ * In a group of calls one thread steps all parts in turn: call_list.c finds after each step which
+ * calls may go on, and a team that stays in one operation would hold up the other calls.
+ *
+ * A send or receive is not cut. The flags of a part have numbers that follow from the number of the
+ * collective, and a message takes none, so each part would have to count the messages of each pair
+ * of ranks. Both ends of a message copy at the same time already.
  */
 #include "cpu/algo/parts.h"
 
