@@ -561,7 +561,7 @@ struct tutti_comm_options {
     void *progress_context; /* borrowed until the destroy */
     /* For CPU only, refused on CUDA: the most bytes of a rank's arena, at least 64 KiB, and 512
      * more for each rank beyond 16. 24 KiB of them are for operations longer than 4 KiB. 0:
-     * TUTTI_ARENA_BYTES, else what operations use at full speed: 1.6 to 3.6 MiB. Such operations
+     * TUTTI_ARENA_BYTES, else what operations use at full speed: 1.6 to 5.1 MiB. Such operations
      * move in pieces that fit, with the same bits: smaller arenas make them slower. Compared. */
     size_t arena_bytes;
     /* For CUDA, ignored on CPU: the most thread blocks of each kernel, so that at most as many

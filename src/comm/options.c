@@ -119,7 +119,7 @@ static enum tutti_status direct_read(struct comm_config *config)
 /* Reads the environment, else takes defaults. */
 static enum tutti_status environment_read(struct tutti_comm *comm)
 {
-    size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE, arena_bytes = LAYOUT_MOST_ARENA;
+    size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE, arena_bytes = cpu_group_most_arena();
     bool strict = false, overlapping = false;
     comm->timeout_ms = DEFAULT_TIMEOUT_MS;
     enum tutti_status status = env_bytes("TUTTI_BUFFER_SIZE", &buffer_size);

@@ -29,8 +29,9 @@ enum tutti_status cpu_group_open_direct(struct cpu_group *group,
 /* Bytes of each arena of such a group. */
 size_t cpu_group_arena_bytes(const struct backend_opening *opening,
                              const struct choice_rules *rules);
-/* The fewest bytes that an arena may have. */
+/* The fewest bytes that an arena may have, and the most that a group uses. */
 size_t cpu_group_least_arena(int ranks);
+size_t cpu_group_most_arena(void);
 
 /* A message of a process group to another rank. Messages of a pair arrive in order. Only the caller
  * of operations sends and takes them. */

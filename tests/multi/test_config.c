@@ -104,7 +104,7 @@ static int arena_fits(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const struct {
         size_t asked, least, most;
-    } rows[] = {{65536, 60000, 65536}, {100001, 95000, 100001}, {0, 2 << 20, 4 << 20}};
+    } rows[] = {{65536, 60000, 65536}, {100001, 95000, 100001}, {0, 2 << 20, 6 << 20}};
     static const char key[] = "\narena_bytes: ";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct tutti_comm_options options = {SIZE, .arena_bytes = rows[i].asked};

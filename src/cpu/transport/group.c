@@ -12,7 +12,8 @@ static struct areas areas_plan(const struct backend_opening *opening,
     const size_t most = opening->arena_bytes;
     const int size = opening->size;
     cpu_limits_set(rules, size, opening->oversubscribed, limits);
-    const struct areas areas = areas_make(most ? most : areas_least(size), size, limits->pushes);
+    const struct areas areas =
+        areas_make(most ? most : areas_least(size), size, limits->pushes, opening->oversubscribed);
     limits->pushes = areas.exchange_bytes > 0;
     return areas;
 }
@@ -20,6 +21,11 @@ static struct areas areas_plan(const struct backend_opening *opening,
 size_t cpu_group_least_arena(int ranks)
 {
     return areas_least(ranks);
+}
+
+size_t cpu_group_most_arena(void)
+{
+    return AREAS_MOST_ARENA;
 }
 
 size_t cpu_group_arena_bytes(const struct backend_opening *opening,
