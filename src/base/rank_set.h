@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A set of a communicator's ranks: 0 to TUTTI_MAX_RANKS - 1. Passed by value, also between
+/* A set of a communicator's ranks: 0 to WORLD_RANKS - 1. Passed by value, also between
  * processes. To visit the members in order:
  *     for (int r = rank_set_next(set, -1); r >= 0; r = rank_set_next(set, r)) */
 #ifndef TUTTI_RANK_SET_H
@@ -10,9 +10,11 @@
 
 #include <assert.h>
 
-static_assert(NODE_RANKS <= TUTTI_MAX_RANKS, "the ranks of a node are a part of all");
+/* A communicator has up to WORLD_RANKS ranks in all, and up to NODE_RANKS of them on one host. */
+enum { WORLD_RANKS = TUTTI_MAX_RANKS };
+static_assert((int)NODE_RANKS <= (int)WORLD_RANKS, "the ranks of a node are a part of all");
 
-enum { RANK_SET_BITS = 64, RANK_SET_WORDS = (TUTTI_MAX_RANKS + RANK_SET_BITS - 1) / RANK_SET_BITS };
+enum { RANK_SET_BITS = 64, RANK_SET_WORDS = (WORLD_RANKS + RANK_SET_BITS - 1) / RANK_SET_BITS };
 
 struct rank_set {
     uint64_t words[RANK_SET_WORDS];

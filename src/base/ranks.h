@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A communicator has up to TUTTI_MAX_RANKS ranks. Of these up to NODE_RANKS run on one node, where
- * they map each other's memory. */
+/* A communicator has up to WORLD_RANKS ranks (rank_set.h). Of these up to NODE_RANKS run on one
+ * node, where they map each other's memory. */
 #ifndef TUTTI_RANKS_H
 #define TUTTI_RANKS_H
 

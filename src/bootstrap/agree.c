@@ -167,7 +167,7 @@ void agree_begin(struct agree *self)
 struct entries {
     struct rank_set present;
     struct rank_set excluded; /* by any rank, or exited */
-    struct entry of[TUTTI_MAX_RANKS];
+    struct entry of[WORLD_RANKS];
 };
 
 static enum tutti_status entries_read(const struct agree *self, struct entries *entries)
@@ -190,8 +190,8 @@ static enum tutti_status entries_read(const struct agree *self, struct entries *
 /* Wait a moment for the entries of these ranks. The caller checks for an abort and the deadline. */
 static enum tutti_status entries_await(const struct agree *self, struct rank_set missing)
 {
-    char texts[TUTTI_MAX_RANKS][AGREE_KEY_BYTES];
-    const char *keys[TUTTI_MAX_RANKS];
+    char texts[WORLD_RANKS][AGREE_KEY_BYTES];
+    const char *keys[WORLD_RANKS];
     size_t count = 0;
     for (int r = rank_set_next(missing, -1); r >= 0; r = rank_set_next(missing, r), count++) {
         agree_key_make(self, "entry", r, texts[count]);

@@ -2,6 +2,7 @@
 #ifndef TUTTI_CONFIG_H
 #define TUTTI_CONFIG_H
 
+#include "base/rank_set.h"
 #include "tutti/tutti.h"
 
 /* The configuration that all ranks of a communicator have in common. They compare it when they
@@ -17,7 +18,7 @@ struct comm_config {
     int32_t leaf_order_given;
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES: ranks may share a device */
     int32_t direct;      /* enum tutti_direct */
-    int32_t leaf_order[TUTTI_MAX_RANKS];
+    int32_t leaf_order[WORLD_RANKS];
     char fabric[16]; /* the engine's name; "": none */
     int32_t threads; /* of this rank, not compared; 0: it has the calling one alone */
     char kernel[24]; /* CUDA: the kernel of that algorithm that TUTTI_ALGO names; "": none */

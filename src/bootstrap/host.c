@@ -44,7 +44,7 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
 }
 
 void host_parts(const struct host_record *records, int size,
-                const struct backend_record *parts[TUTTI_MAX_RANKS])
+                const struct backend_record *parts[WORLD_RANKS])
 {
     for (int r = 0; r < size; r++)
         parts[r] = &records[r].part;
@@ -127,7 +127,7 @@ struct rank_set host_remote_ranks(const struct host_record *records, int rank, i
     return remote;
 }
 
-bool host_processes(const struct host_record *records, int size, int processes[TUTTI_MAX_RANKS])
+bool host_processes(const struct host_record *records, int size, int processes[WORLD_RANKS])
 {
     bool shared = false;
     for (int r = 0; r < size; r++) {
@@ -141,7 +141,7 @@ bool host_processes(const struct host_record *records, int size, int processes[T
 }
 
 void host_addresses(const struct host_record *records, int size,
-                    struct channel_address addresses[TUTTI_MAX_RANKS])
+                    struct channel_address addresses[WORLD_RANKS])
 {
     for (int r = 0; r < size; r++) {
         addresses[r] = records[r].identity.address;
@@ -177,7 +177,7 @@ int host_cores(const struct host_record *records, int size)
             together[i] |= records[r].identity.cpus[i];
         }
         if (!any)
-            return TUTTI_MAX_RANKS;
+            return WORLD_RANKS;
     }
     for (int i = 0; i < HOST_CPU_BYTES; i++)
         cores += __builtin_popcount(together[i]);

@@ -38,8 +38,8 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
 /* Which ranks share a host. Hosts are numbered in the order of their least ranks. */
 struct hosts {
     int count;
-    int of[TUTTI_MAX_RANKS];                      /* [r]: the number of rank r's host */
-    char names[TUTTI_MAX_RANKS][HOST_NAME_BYTES]; /* [host] */
+    int of[WORLD_RANKS];                      /* [r]: the number of rank r's host */
+    char names[WORLD_RANKS][HOST_NAME_BYTES]; /* [host] */
 };
 
 /* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another user
@@ -50,7 +50,7 @@ enum tutti_status host_records_compare(const struct host_record *records, int ra
                                        struct hosts *hosts);
 /* The back end's parts, by rank. */
 void host_parts(const struct host_record *records, int size,
-                const struct backend_record *parts[TUTTI_MAX_RANKS]);
+                const struct backend_record *parts[WORLD_RANKS]);
 
 /* Returns an error if a rank cannot listen: `own_text` on that rank, its number on the others.
  * Returns OK if all ranks run in one process. */
@@ -58,12 +58,12 @@ enum tutti_status host_channels_check(const struct host_record *records, int ran
                                       const char *own_text);
 /* By rank. */
 void host_addresses(const struct host_record *records, int size,
-                    struct channel_address addresses[TUTTI_MAX_RANKS]);
+                    struct channel_address addresses[WORLD_RANKS]);
 /* [r] becomes the lowest rank of rank r's process. Returns whether a process has several ranks. */
-bool host_processes(const struct host_record *records, int size, int processes[TUTTI_MAX_RANKS]);
+bool host_processes(const struct host_record *records, int size, int processes[WORLD_RANKS]);
 /* The ranks that run in other processes. */
 struct rank_set host_remote_ranks(const struct host_record *records, int rank, int size);
-/* How many processors the ranks have together; TUTTI_MAX_RANKS if a rank does not know its own. */
+/* How many processors the ranks have together; WORLD_RANKS if a rank does not know its own. */
 int host_cores(const struct host_record *records, int size);
 
 #endif

@@ -109,7 +109,7 @@ static enum tutti_status files_compare(const struct links *links, struct tutti_e
 static enum tutti_status devices_ask(const struct links *links, const struct host_record *records,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
-    const struct backend_record *parts[TUTTI_MAX_RANKS];
+    const struct backend_record *parts[WORLD_RANKS];
     const int size = links->world_size;
     int16_t own[NODE_RANKS] = {0}, all[NODE_RANKS * NODE_RANKS];
     const char *source = "";
@@ -147,7 +147,7 @@ static void leaf_order_choose(const struct topology *topology, const struct comm
 static enum tutti_status leaf_orders_agree(const struct links *links,
                                            const struct host_record *records)
 {
-    int32_t mine[TUTTI_MAX_RANKS], theirs[TUTTI_MAX_RANKS];
+    int32_t mine[WORLD_RANKS], theirs[WORLD_RANKS];
     leaf_order_choose(links->topology, links->config, mine);
     for (int r = 0; r < links->world_size; r++) {
         leaf_order_choose(links->topology, &records[r].config, theirs);

@@ -301,10 +301,10 @@ static enum tutti_status follow(struct meet_view *view)
 struct lead {
     struct meet_view *view;
     struct meet_result *result;
-    char *records;                            /* behind the result */
-    int most;                                 /* the largest world size that a rank was given */
-    struct process answered[TUTTI_MAX_RANKS]; /* the processes that have answered */
-    struct rank_set met;                      /* the ranks that have answered */
+    char *records;                        /* behind the result */
+    int most;                             /* the largest world size that a rank was given */
+    struct process answered[WORLD_RANKS]; /* the processes that have answered */
+    struct rank_set met;                  /* the ranks that have answered */
     struct rank_set late; /* the ranks that gave up because their time was over first */
 };
 
@@ -346,9 +346,9 @@ static enum tutti_status answers_await(struct lead *self, struct rank_set ranks,
 {
     const struct meet_view *view = self->view;
     const size_t bytes = sizeof *view->answer + view->call->record_bytes;
-    char texts[TUTTI_MAX_RANKS][MEET_KEY_BYTES];
-    const char *keys[TUTTI_MAX_RANKS] = {NULL};
-    size_t sizes[TUTTI_MAX_RANKS], count = 0;
+    char texts[WORLD_RANKS][MEET_KEY_BYTES];
+    const char *keys[WORLD_RANKS] = {NULL};
+    size_t sizes[WORLD_RANKS], count = 0;
     unsigned char *next = (unsigned char *)view->answer;
     for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r), count++) {
         meet_answer_key_make(texts[count], view, r);
@@ -453,7 +453,7 @@ static void linger(struct lead *self)
     int64_t deadline = deadline_after(LINGER_MS);
     if (deadline > view->deadline)
         deadline = view->deadline;
-    view->size = self->most < TUTTI_MAX_RANKS ? self->most : TUTTI_MAX_RANKS;
+    view->size = self->most < WORLD_RANKS ? self->most : WORLD_RANKS;
     for (;;) {
         const struct rank_set told = self->met;
         for (int r = 1; r < view->size; r++)

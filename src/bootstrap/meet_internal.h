@@ -37,7 +37,7 @@ struct meet_result {
     int32_t unused;
     int64_t failed_ns; /* when rank 0 knew that; 0: it has not failed */
     char text[MEET_TEXT_BYTES];
-    char tokens[TUTTI_MAX_RANKS][MEET_TOKEN_BYTES];
+    char tokens[WORLD_RANKS][MEET_TOKEN_BYTES];
 };
 
 /* A meeting as one rank sees it. */
@@ -56,7 +56,7 @@ struct meet_view {
     struct meet_join own;        /* as it lies in the store */
     char lead[MEET_TOKEN_BYTES]; /* rank 0's token, which this rank has answered; "": none */
     struct rank_set known;       /* processes[r] has been seen alive since the call began */
-    struct process processes[TUTTI_MAX_RANKS];
+    struct process processes[WORLD_RANKS];
     struct reminder reminder;
     int64_t survey_ms; /* when the next survey is due, from the beginning */
 };

@@ -15,7 +15,7 @@ struct span {
 /* An operand of a v-form: its blocks, and the span from their first to their last byte. */
 struct operand {
     int n;
-    struct span blocks[TUTTI_MAX_RANKS], all;
+    struct span blocks[WORLD_RANKS], all;
 };
 
 /* Fills *operand, which has no block if the rank does not have it. If it is one block, its count
@@ -26,7 +26,7 @@ static enum coll_error operand_read(const struct coll *coll, const struct coll_a
     const bool many = is_send ? coll->send_all : coll->recv_all;
     const void *memory = is_send ? args->send : args->recv;
     struct coll_blocks blocks = is_send ? args->send_blocks : args->recv_blocks;
-    const size_t width = dtype_bytes(args->dtype), most = SIZE_MAX / TUTTI_MAX_RANKS / width;
+    const size_t width = dtype_bytes(args->dtype), most = SIZE_MAX / WORLD_RANKS / width;
     const struct coll_limits *limits = &args->limits;
     const size_t extent = is_send ? limits->send_extent : limits->recv_extent;
     size_t next = 0, own;
@@ -290,7 +290,7 @@ static enum tutti_status counted_operand_check(const struct coll *coll,
     if (coll_is_misaligned(operand, args->dtype, width))
         return error_set(TUTTI_ERR_INVALID, "%s: %s %p is not aligned to the elements of %s",
                          coll->call, name, (void *)operand, tutti_dtype_name(args->dtype));
-    if (args->limits.most > SIZE_MAX / TUTTI_MAX_RANKS / width || extent > SIZE_MAX / width ||
+    if (args->limits.most > SIZE_MAX / WORLD_RANKS / width || extent > SIZE_MAX / width ||
         extent * width > UINTPTR_MAX - operand)
         return error_set(
             TUTTI_ERR_INVALID,

@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/op.h"
+#include "base/rank_set.h"
 #include "base/signature.h"
 #include "tutti/tutti.h"
 
@@ -191,7 +192,7 @@ static inline enum coll_error coll_kind_check(const struct coll *coll, const str
         return COLL_SCALAR;
     if (coll->varies) /* coll_blocks_check() */
         return COLL_GOOD;
-    return args->count > SIGNATURE_COUNT_MAX || args->count > SIZE_MAX / TUTTI_MAX_RANKS / width
+    return args->count > SIGNATURE_COUNT_MAX || args->count > SIZE_MAX / WORLD_RANKS / width
                ? COLL_COUNT
                : COLL_GOOD;
 }

@@ -32,7 +32,7 @@ struct workspace {
     struct gather *gather;   /* before the ranks' arenas are open */
     struct tutti_exchanger exchanger;
     char prefix[COMM_NAME_BYTES + 40]; /* of its keys */
-    struct channel_address addresses[TUTTI_MAX_RANKS];
+    struct channel_address addresses[WORLD_RANKS];
     struct hosts hosts;
     struct host_record own;
     void *setup;                  /* the back end's, behind the records */
@@ -134,9 +134,9 @@ static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *w
                               .rank = rank,
                               .size = size,
                               .rows = work->rows};
-    const struct backend_record *parts[TUTTI_MAX_RANKS];
-    int processes[TUTTI_MAX_RANKS];
-    struct backend_arenas arenas = {.reach = rank_set_all(TUTTI_MAX_RANKS)};
+    const struct backend_record *parts[WORLD_RANKS];
+    int processes[WORLD_RANKS];
+    struct backend_arenas arenas = {.reach = rank_set_all(WORLD_RANKS)};
     host_addresses(work->records, size, work->addresses);
     host_parts(work->records, size, parts);
     host_processes(work->records, size, processes);
@@ -246,7 +246,7 @@ static enum tutti_status records_take(struct tutti_comm *comm, struct workspace 
 {
     const struct tutti_comm *parent = work->how->parent;
     const int size = comm->world_size;
-    int processes[TUTTI_MAX_RANKS];
+    int processes[WORLD_RANKS];
     work->records[comm->rank] = work->own;
     comm->cores = host_cores(work->records, size);
     comm->crowded = size > comm->cores || (parent && parent->crowded);

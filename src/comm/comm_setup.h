@@ -21,7 +21,7 @@ struct comm_setup {
     bool reported;         /* this rank's error is in the store */
     enum tutti_status why; /* status of another rank that has given up; OK: none is known */
     struct process self;
-    struct process processes[TUTTI_MAX_RANKS]; /* by rank; zero until the ranks have met */
+    struct process processes[WORLD_RANKS]; /* by rank; zero until the ranks have met */
     struct interrupt interrupt;
 };
 

@@ -361,7 +361,7 @@ static int describe(const void *opaque, char *text, size_t size)
 const struct backend hierarchy_backend = {
     .name = "cpu",
     .title = "CPU",
-    .most_ranks = TUTTI_MAX_RANKS,
+    .most_ranks = WORLD_RANKS,
     .many_hosts = true,
     .choose = choose,
     .barrier = &hierarchy_algorithm,

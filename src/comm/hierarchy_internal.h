@@ -49,14 +49,14 @@ struct hierarchy {
 
     int host, hosts; /* this rank's host, and how many there are */
     int local;       /* this rank in its node */
-    char host_names[TUTTI_MAX_RANKS][HOST_NAME_BYTES];
-    int host_of[TUTTI_MAX_RANKS];                       /* [rank] */
-    int local_of[TUTTI_MAX_RANKS];                      /* [rank]: in the node of its host */
-    int members[TUTTI_MAX_RANKS];                       /* host by host */
-    int first[TUTTI_MAX_RANKS + 1];                     /* [host]: the index in members */
-    struct hierarchy_subtree subtrees[TUTTI_MAX_RANKS]; /* by leaves */
+    char host_names[WORLD_RANKS][HOST_NAME_BYTES];
+    int host_of[WORLD_RANKS];                       /* [rank] */
+    int local_of[WORLD_RANKS];                      /* [rank]: in the node of its host */
+    int members[WORLD_RANKS];                       /* host by host */
+    int first[WORLD_RANKS + 1];                     /* [host]: the index in members */
+    struct hierarchy_subtree subtrees[WORLD_RANKS]; /* by leaves */
     int subtree_count;
-    int subtrees_of[TUTTI_MAX_RANKS]; /* [host]: how many it has */
+    int subtrees_of[WORLD_RANKS]; /* [host]: how many it has */
 
     uint64_t sequence; /* of the running collective, or of the last one */
     struct hierarchy_scratch scratch;
@@ -226,7 +226,7 @@ enum tutti_status hierarchy_headers_compare(struct hierarchy *self);
 
 /* Where the blocks of an operand with a block for each rank lie, in bytes. */
 struct hierarchy_blocks {
-    size_t at[TUTTI_MAX_RANKS], bytes[TUTTI_MAX_RANKS];
+    size_t at[WORLD_RANKS], bytes[WORLD_RANKS];
 };
 void hierarchy_blocks(const struct hierarchy *self, const struct request *request, bool is_send,
                       struct hierarchy_blocks *blocks);

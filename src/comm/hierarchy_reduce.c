@@ -178,10 +178,10 @@ static int owner_of(const struct sum *sum, const struct sum_piece *piece, int ho
 /* Some elements of this rank's part that have one owner on each host, and one host or all that
  * combine them. */
 struct sum_segment {
-    size_t first, count;         /* from the piece's first */
-    bool combines;               /* this rank does */
-    int host;                    /* that combines; of ALL_HOSTS: this rank's */
-    int owners[TUTTI_MAX_RANKS]; /* [host] */
+    size_t first, count;     /* from the piece's first */
+    bool combines;           /* this rank does */
+    int host;                /* that combines; of ALL_HOSTS: this rank's */
+    int owners[WORLD_RANKS]; /* [host] */
 };
 
 /* Finds the segment that begins at `at`. */
@@ -330,7 +330,7 @@ static enum tutti_status piece_combine(struct hierarchy_state *state, struct sum
     const struct hierarchy *self = state->self;
     const struct sum *sum = sum_of(state);
     struct sum_segment segment;
-    unsigned char *theirs = piece->theirs, *partials[TUTTI_MAX_RANKS];
+    unsigned char *theirs = piece->theirs, *partials[WORLD_RANKS];
     FOR_SEGMENTS(sum, piece, &segment)
     {
         unsigned char *result = piece->result + segment.first * sum->width;
@@ -444,7 +444,7 @@ static enum tutti_status rounds_end(struct hierarchy_state *state)
     const struct hierarchy *self = state->self;
     struct sum *sum = sum_of(state);
     const struct sum_piece *piece = sum->pieces;
-    unsigned char *partials[TUTTI_MAX_RANKS];
+    unsigned char *partials[WORLD_RANKS];
     for (int i = 0; i < self->hosts; i++) {
         unsigned char *at = piece->partials + round_bytes(sum, 0, i);
         for (int t = 0; t < self->subtree_count; t++) {
@@ -573,7 +573,7 @@ struct scatter {
     size_t first, longest; /* where the piece begins in each block; the bytes of the longest one */
     unsigned char *packed, *raw, *sums; /* scratch memory: for the owners, of the node, partials */
     struct hierarchy_blocks blocks;     /* in bytes */
-    unsigned char *parts[TUTTI_MAX_RANKS]; /* [subtree]: partial results of this rank's block */
+    unsigned char *parts[WORLD_RANKS];  /* [subtree]: partial results of this rank's block */
 };
 static_assert(sizeof(struct scatter) <= HIERARCHY_OWN_BYTES, "a state has room for it");
 

@@ -4,7 +4,7 @@
 #include "comm/hierarchy_internal.h"
 #include "comm/run.h"
 
-enum { LIST_LEAST = 4 * TUTTI_MAX_RANKS }; /* messages for which each operation has room */
+enum { LIST_LEAST = 4 * WORLD_RANKS }; /* messages for which each operation has room */
 
 static enum tutti_status (*const first_parts[sizeof coll_rows / sizeof *coll_rows])(
     struct hierarchy_state *) = {

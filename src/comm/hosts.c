@@ -34,7 +34,7 @@ enum tutti_status comm_records_check(const struct tutti_comm *comm,
                                      const struct host_record *records, struct hosts *hosts)
 {
     const struct backend *backend = comm->backend;
-    const struct backend_record *parts[TUTTI_MAX_RANKS];
+    const struct backend_record *parts[WORLD_RANKS];
     enum tutti_status status = host_records_compare(records, comm->rank, comm->world_size, hosts);
     if (status == TUTTI_OK && hosts->count > 1 && !comm->fabric)
         status = hosts_refuse(records, comm->world_size, hosts);

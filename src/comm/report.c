@@ -45,7 +45,7 @@ static void topology_describe(const struct tutti_comm *comm, char *text, size_t 
 /* Where the caller runs and the arenas lie, if the kernel tells. */
 static void nodes_describe(const struct tutti_comm *comm, char *text, size_t size, int *length)
 {
-    int nodes[TUTTI_MAX_RANKS];
+    int nodes[NODE_RANKS];
     unsigned own;
     const int count = peers_arena_nodes(comm->peers, nodes);
     bool told = false;

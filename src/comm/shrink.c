@@ -166,7 +166,7 @@ static void leaf_order_inherit(struct tutti_comm *made, const struct tutti_comm 
 static enum tutti_status child_make(const struct tutti_comm *from, struct rank_set members,
                                     struct tutti_comm **made)
 {
-    int ranks[TUTTI_MAX_RANKS], size = 0;
+    int ranks[WORLD_RANKS], size = 0;
     for (int r = rank_set_next(members, -1); r >= 0; r = rank_set_next(members, r))
         ranks[size++] = r;
     enum tutti_status status =
@@ -213,7 +213,7 @@ static void result_fill(const struct agree *agree, const struct tutti_comm *made
     const struct agree_decision *decision = &agree->decision;
     result->rounds = agree->rounds_joined;
     for (int old = 0; old < result->capacity; old++)
-        if (old < TUTTI_MAX_RANKS && rank_set_has(decision->absent, old) && !made)
+        if (old < WORLD_RANKS && rank_set_has(decision->absent, old) && !made)
             result->new_ranks[old] = TUTTI_SHRINK_ABSENT;
     if (!made)
         return;
@@ -221,7 +221,7 @@ static void result_fill(const struct agree *agree, const struct tutti_comm *made
     result->world_size = made->world_size;
     result->completed_by_all = decision->completed_all;
     result->completed_by_any = decision->completed_any;
-    for (int old = 0; old < TUTTI_MAX_RANKS && result->new_ranks; old++)
+    for (int old = 0; old < WORLD_RANKS && result->new_ranks; old++)
         if (rank_set_has(decision->members, old))
             result->new_ranks[old] = agree_new_rank(decision->members, old);
 }

@@ -42,12 +42,12 @@ struct split {
     const char *call;
     bool is_dup;
     int color;
-    struct gather gather;       /* of all ranks of the parent */
-    int rounds;                 /* that have begun */
-    int size;                   /* members of the new communicator */
-    int rank;                   /* this rank's number among them */
-    int ranks[TUTTI_MAX_RANKS]; /* their numbers in the parent */
-    struct choice_of_rank choices[TUTTI_MAX_RANKS];
+    struct gather gather;   /* of all ranks of the parent */
+    int rounds;             /* that have begun */
+    int size;               /* members of the new communicator */
+    int rank;               /* this rank's number among them */
+    int ranks[WORLD_RANKS]; /* their numbers in the parent */
+    struct choice_of_rank choices[WORLD_RANKS];
 };
 
 /* struct gather's run(). The time-out is the parent's. */

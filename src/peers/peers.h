@@ -39,7 +39,7 @@ struct peers_names {
     const int *host_of;       /* [r]: the host of rank r there */
 };
 /* The peer of a fault that is rank `peer - PEERS_ELSEWHERE` there, on another host. */
-enum { PEERS_ELSEWHERE = TUTTI_MAX_RANKS };
+enum { PEERS_ELSEWHERE = NODE_RANKS };
 
 struct peers_config {
     int rank;
@@ -93,7 +93,7 @@ struct layout_arena *peers_arena(const struct peers *peers, int rank);
 /* Bytes of each rank's arena. */
 size_t peers_arena_bytes(const struct peers *peers);
 /* The NUMA node of each rank's arena; -1: unknown. Returns the number of ranks. */
-int peers_arena_nodes(const struct peers *peers, int nodes[TUTTI_MAX_RANKS]);
+int peers_arena_nodes(const struct peers *peers, int nodes[NODE_RANKS]);
 /* The number of the running operation, or of the last one. Any thread may call it, for reports. */
 uint64_t peers_sequence(const void *peers);
 /* Counts operations that no host runs. Only the caller of operations calls it. */

@@ -34,9 +34,9 @@ struct layout_arena *peers_arena(const struct peers *peers, int rank)
     return peers->arenas[rank];
 }
 
-int peers_arena_nodes(const struct peers *peers, int nodes[TUTTI_MAX_RANKS])
+int peers_arena_nodes(const struct peers *peers, int nodes[NODE_RANKS])
 {
-    const void *pages[TUTTI_MAX_RANKS];
+    const void *pages[NODE_RANKS];
     for (int r = 0; r < peers->size; r++)
         pages[r] = peers->arenas[r];
     segment_nodes(pages, peers->size, nodes);

@@ -80,7 +80,7 @@ static struct rank_set join_missing(const struct join *self)
 {
     struct rank_set missing = rank_set_none;
     char key[JOIN_KEY_BYTES];
-    for (int r = 0; r < self->world_size && r < TUTTI_MAX_RANKS; r++) {
+    for (int r = 0; r < self->world_size && r < WORLD_RANKS; r++) {
         struct store_call call = {.op = STORE_CHECK};
         join_rank_key(key, r);
         if (join_call(self, &call, key) == TUTTI_OK && !call.number)
@@ -134,7 +134,7 @@ static enum tutti_status join_lead(const struct join *self)
             return status;
         if (count.number >= self->world_size) {
             set.op = STORE_DELETE;
-            for (int r = 0; r < self->world_size && r < TUTTI_MAX_RANKS; r++)
+            for (int r = 0; r < self->world_size && r < WORLD_RANKS; r++)
                 (void)join_rank_tell(self, r, STORE_DELETE);
             return join_call(self, &set, TCP_OPEN_KEY);
         }

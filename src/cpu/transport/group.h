@@ -37,7 +37,7 @@ struct cpu_counts {
 struct cpu_chains {
     /* The last call of each chain; NULL: the chain has none. [peer]: as the call names it, which
      * may be a rank of another host. */
-    struct cpu_call *collectives, *sends[TUTTI_MAX_RANKS], *receives[TUTTI_MAX_RANKS];
+    struct cpu_call *collectives, *sends[WORLD_RANKS], *receives[WORLD_RANKS];
     /* Calls that send messages of the lane PAIR: [0] collectives, [1] sends. */
     int sending[2], sent[2]; /* in all, and those that have ended */
     uint64_t looked;         /* the last look that has asked the application */
