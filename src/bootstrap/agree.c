@@ -21,6 +21,7 @@ enum {
     CHECK_NS = 20000000, /* between two checks of the members */
     EXIT_MS = 1000,      /* the new communicator may notice an exit before the old one does */
     EXIT_NS = 10000000,  /* between two checks for that exit */
+    AWAITED_MOST = 64,   /* keys that fit on the stack */
 };
 
 /* What a rank leaves in a round. */
@@ -167,7 +168,7 @@ void agree_begin(struct agree *self)
 struct entries {
     struct rank_set present;
     struct rank_set excluded; /* by any rank, or exited */
-    struct entry of[WORLD_RANKS];
+    uint64_t completed[WORLD_RANKS];
 };
 
 static enum tutti_status entries_read(const struct agree *self, struct entries *entries)
@@ -176,24 +177,27 @@ static enum tutti_status entries_read(const struct agree *self, struct entries *
     enum tutti_status status = TUTTI_OK;
     for (int rank = rank_set_next(wanted, -1); rank >= 0 && status == TUTTI_OK;
          rank = rank_set_next(wanted, rank)) {
-        struct entry *entry = &entries->of[rank];
+        struct entry entry;
         bool found = false;
-        status = look_up(self, "entry", rank, entry, sizeof *entry, &found);
+        status = look_up(self, "entry", rank, &entry, sizeof entry, &found);
         if (status != TUTTI_OK || !found)
             continue;
         rank_set_add(&entries->present, rank);
-        entries->excluded = rank_set_union(entries->excluded, entry->excluded);
+        entries->excluded = rank_set_union(entries->excluded, entry.excluded);
+        entries->completed[rank] = entry.completed;
     }
     return status;
 }
 
-/* Wait a moment for the entries of these ranks. The caller checks for an abort and the deadline. */
+/* Wait a moment for the entries of these ranks, or of the first AWAITED_MOST of them. The caller
+ * checks for an abort and the deadline. */
 static enum tutti_status entries_await(const struct agree *self, struct rank_set missing)
 {
-    char texts[WORLD_RANKS][AGREE_KEY_BYTES];
-    const char *keys[WORLD_RANKS];
+    char texts[AWAITED_MOST][AGREE_KEY_BYTES];
+    const char *keys[AWAITED_MOST];
     size_t count = 0;
-    for (int r = rank_set_next(missing, -1); r >= 0; r = rank_set_next(missing, r), count++) {
+    for (int r = rank_set_next(missing, -1); r >= 0 && count < AWAITED_MOST;
+         r = rank_set_next(missing, r), count++) {
         agree_key_make(self, "entry", r, texts[count]);
         keys[count] = texts[count];
     }
@@ -214,7 +218,7 @@ static enum tutti_status propose_members(struct agree *self, const struct entrie
     };
     for (int r = rank_set_next(decision->members, -1); r >= 0;
          r = rank_set_next(decision->members, r)) {
-        uint64_t completed = entries->of[r].completed;
+        const uint64_t completed = entries->completed[r];
         if (completed < decision->completed_all)
             decision->completed_all = completed;
         if (completed > decision->completed_any)

@@ -43,8 +43,7 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
     return identity_make(world_size, address, &record->identity);
 }
 
-void host_parts(const struct host_record *records, int size,
-                const struct backend_record *parts[WORLD_RANKS])
+void host_parts(const struct host_record *records, int size, const struct backend_record **parts)
 {
     for (int r = 0; r < size; r++)
         parts[r] = &records[r].part;
@@ -127,7 +126,7 @@ struct rank_set host_remote_ranks(const struct host_record *records, int rank, i
     return remote;
 }
 
-bool host_processes(const struct host_record *records, int size, int processes[WORLD_RANKS])
+bool host_processes(const struct host_record *records, int size, int *processes)
 {
     bool shared = false;
     for (int r = 0; r < size; r++) {
@@ -140,8 +139,7 @@ bool host_processes(const struct host_record *records, int size, int processes[W
     return shared;
 }
 
-void host_addresses(const struct host_record *records, int size,
-                    struct channel_address addresses[WORLD_RANKS])
+void host_addresses(const struct host_record *records, int size, struct channel_address *addresses)
 {
     for (int r = 0; r < size; r++) {
         addresses[r] = records[r].identity.address;
@@ -271,8 +269,8 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
             return error_set(TUTTI_ERR_MISMATCH,
                              "ranks disagree about the leaf order: at leaf %d rank %d has %d, rank "
                              "%d has %d: set the same on all ranks",
-                             leaf, rank, (int)mine->config.leaf_order[leaf], peer,
-                             (int)theirs->config.leaf_order[leaf]);
+                             leaf, rank, mine->config.leaf_order[leaf], peer,
+                             theirs->config.leaf_order[leaf]);
     }
     return TUTTI_OK;
 }

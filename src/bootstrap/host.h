@@ -48,19 +48,17 @@ struct hosts {
  * end's to compare. */
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size,
                                        struct hosts *hosts);
-/* The back end's parts, by rank. */
-void host_parts(const struct host_record *records, int size,
-                const struct backend_record *parts[WORLD_RANKS]);
+/* The back end's parts, by rank. This and the next ones fill arrays of `size` elements. */
+void host_parts(const struct host_record *records, int size, const struct backend_record **parts);
 
 /* Returns an error if a rank cannot listen: `own_text` on that rank, its number on the others.
  * Returns OK if all ranks run in one process. */
 enum tutti_status host_channels_check(const struct host_record *records, int rank, int size,
                                       const char *own_text);
 /* By rank. */
-void host_addresses(const struct host_record *records, int size,
-                    struct channel_address addresses[WORLD_RANKS]);
+void host_addresses(const struct host_record *records, int size, struct channel_address *addresses);
 /* [r] becomes the lowest rank of rank r's process. Returns whether a process has several ranks. */
-bool host_processes(const struct host_record *records, int size, int processes[WORLD_RANKS]);
+bool host_processes(const struct host_record *records, int size, int *processes);
 /* The ranks that run in other processes. */
 struct rank_set host_remote_ranks(const struct host_record *records, int rank, int size);
 /* How many processors the ranks have together; WORLD_RANKS if a rank does not know its own. */

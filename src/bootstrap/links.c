@@ -133,7 +133,7 @@ static enum tutti_status devices_ask(const struct links *links, const struct hos
 
 /* The given order; else the order of the quads on a hybrid cube mesh; else rank order. */
 static void leaf_order_choose(const struct topology *topology, const struct comm_config *config,
-                              int32_t *order)
+                              uint8_t *order)
 {
     int quads[TOPOLOGY_MESH_RANKS];
     memcpy(order, config->leaf_order, sizeof config->leaf_order);
@@ -141,13 +141,13 @@ static void leaf_order_choose(const struct topology *topology, const struct comm
         return;
     topology_quads_order(topology, quads);
     for (int leaf = 0; leaf < TOPOLOGY_MESH_RANKS; leaf++)
-        order[leaf] = quads[leaf];
+        order[leaf] = (uint8_t)quads[leaf];
 }
 
 static enum tutti_status leaf_orders_agree(const struct links *links,
                                            const struct host_record *records)
 {
-    int32_t mine[WORLD_RANKS], theirs[WORLD_RANKS];
+    uint8_t mine[WORLD_RANKS], theirs[WORLD_RANKS];
     leaf_order_choose(links->topology, links->config, mine);
     for (int r = 0; r < links->world_size; r++) {
         leaf_order_choose(links->topology, &records[r].config, theirs);
@@ -157,7 +157,7 @@ static enum tutti_status leaf_orders_agree(const struct links *links,
                                  "ranks disagree about the leaf order: at leaf %d rank %d has %d, "
                                  "rank %d has %d (on a hybrid cube mesh NULL is the quads' order): "
                                  "set the same on all ranks",
-                                 leaf, links->rank, (int)mine[leaf], r, (int)theirs[leaf]);
+                                 leaf, links->rank, mine[leaf], r, theirs[leaf]);
     }
     memcpy(links->config->leaf_order, mine, sizeof mine);
     return TUTTI_OK;

@@ -201,8 +201,7 @@ static enum tutti_status result_get(const struct meet_view *view, int64_t timeou
         meet_get(view, key, timeout_ms, result, result_bytes(view, TUTTI_OK), &size);
     if (status != TUTTI_OK)
         return status;
-    if (size < sizeof *result ||
-        memcmp(result->tokens[view->rank], view->own.token, sizeof view->own.token) == 0)
+    if (size < sizeof *result || result->tokens[view->rank] == meet_token_half(view->own.token))
         return store_value_check(key, size, result_bytes(view, result->status));
     nap(timeout_ms);
     return TUTTI_ERR_TIMEOUT;
@@ -298,14 +297,22 @@ static enum tutti_status follow(struct meet_view *view)
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
+/* The keys of answers, and the sizes of their values. */
+struct answer_keys {
+    const char *keys[WORLD_RANKS];
+    size_t sizes[WORLD_RANKS];
+    char texts[WORLD_RANKS][MEET_KEY_BYTES];
+};
+
 struct lead {
     struct meet_view *view;
     struct meet_result *result;
-    char *records;                        /* behind the result */
-    int most;                             /* the largest world size that a rank was given */
-    struct process answered[WORLD_RANKS]; /* the processes that have answered */
-    struct rank_set met;                  /* the ranks that have answered */
-    struct rank_set late; /* the ranks that gave up because their time was over first */
+    char *records;               /* behind the result */
+    int most;                    /* the largest world size that a rank was given */
+    struct process *answered;    /* the processes that have answered: WORLD_RANKS */
+    struct answer_keys *answers; /* of a look for answers */
+    struct rank_set met;         /* the ranks that have answered */
+    struct rank_set late;        /* the ranks that gave up because their time was over first */
 };
 
 static enum tutti_status result_set(const struct lead *self)
@@ -320,12 +327,12 @@ static enum tutti_status result_set(const struct lead *self)
 static enum tutti_status answer_take(struct lead *self, int rank, const unsigned char *bytes)
 {
     struct meet_view *view = self->view;
-    char *token = self->result->tokens[rank];
     struct meet_join answer;
     memcpy(&answer, bytes, sizeof answer);
-    if (memcmp(answer.token, token, sizeof answer.token) == 0)
+    const uint64_t token = meet_token_half(answer.token);
+    if (token == self->result->tokens[rank])
         return TUTTI_ERR_TIMEOUT;
-    memcpy(token, answer.token, sizeof answer.token);
+    self->result->tokens[rank] = token;
     self->answered[rank] = view->processes[rank] = answer.process;
     if (rank < view->call->size)
         memcpy(self->records + (size_t)rank * view->call->record_bytes, bytes + sizeof answer,
@@ -346,22 +353,21 @@ static enum tutti_status answers_await(struct lead *self, struct rank_set ranks,
 {
     const struct meet_view *view = self->view;
     const size_t bytes = sizeof *view->answer + view->call->record_bytes;
-    char texts[WORLD_RANKS][MEET_KEY_BYTES];
-    const char *keys[WORLD_RANKS] = {NULL};
-    size_t sizes[WORLD_RANKS], count = 0;
+    struct answer_keys *const of = self->answers;
+    size_t count = 0;
     unsigned char *next = (unsigned char *)view->answer;
     for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r), count++) {
-        meet_answer_key_make(texts[count], view, r);
-        keys[count] = texts[count];
+        meet_answer_key_make(of->texts[count], view, r);
+        of->keys[count] = of->texts[count];
     }
     enum tutti_status status =
-        store_multi_get(view->store, keys, count, timeout_ms, next, bytes, sizes);
+        store_multi_get(view->store, of->keys, count, timeout_ms, next, bytes, of->sizes);
     count = 0;
     for (int r = rank_set_next(ranks, -1); r >= 0 && status == TUTTI_OK;
          r = rank_set_next(ranks, r), count++, next += bytes) {
-        if (sizes[count] == 0) /* deleted between the store's wait and its answer */
+        if (of->sizes[count] == 0) /* deleted between the store's wait and its answer */
             return TUTTI_ERR_TIMEOUT;
-        status = store_value_check(keys[count], sizes[count], bytes);
+        status = store_value_check(of->keys[count], of->sizes[count], bytes);
         if (status == TUTTI_OK)
             status = answer_take(self, r, next);
         if (status == TUTTI_ERR_TIMEOUT)
@@ -384,7 +390,7 @@ static enum tutti_status visit(struct lead *self, int rank)
         rank_set_add(&self->late, rank);
     } else if (status == TUTTI_OK && there && join.status == TUTTI_OK &&
                meet_life_of(view, rank, &join) == MEET_ALIVE && rank_set_has(self->met, rank) &&
-               memcmp(join.token, self->result->tokens[rank], sizeof join.token) != 0) {
+               meet_token_half(join.token) != self->result->tokens[rank]) {
         if (!process_has_ended(answered, &view->self) && process_differs(answered, &join.process))
             return meet_twice(view, rank, answered, &join);
         rank_set_remove(&self->met, rank);
@@ -511,25 +517,40 @@ static enum tutti_status conclude(struct lead *self, enum tutti_status outcome)
     return meet_reported(result->status, result->text);
 }
 
-static enum tutti_status lead(struct meet_view *view)
+static enum tutti_status lead_begun(struct lead *self)
 {
-    struct meet_result *result = view->result;
-    struct lead self = {
-        .view = view, .result = result, .records = (char *)(result + 1), .most = view->size};
-    uint8_t *nonce = result->meeting.nonce;
-    enum tutti_status status = random_fill(nonce, sizeof result->meeting.nonce);
+    struct meet_view *view = self->view;
+    uint8_t *nonce = self->result->meeting.nonce;
+    enum tutti_status status = random_fill(nonce, sizeof self->result->meeting.nonce);
     if (status == TUTTI_OK)
-        status = meet_generation(view->store, view->name, &result->meeting.generation);
+        status = meet_generation(view->store, view->name, &self->result->meeting.generation);
     if (status == TUTTI_OK)
         status = meet_own_make(view, nonce);
     if (status != TUTTI_OK)
         return status;
     memcpy(view->lead, view->own.token, sizeof view->lead);
-    memcpy(self.records, view->call->record, view->call->record_bytes);
+    memcpy(self->records, view->call->record, view->call->record_bytes);
     POINT("meet.led");
-    status = conclude(&self, gather(&self));
+    status = conclude(self, gather(self));
     if (status != TUTTI_OK)
         meet_own_end(view, status);
+    return status;
+}
+
+static enum tutti_status lead(struct meet_view *view)
+{
+    struct lead self = {.view = view,
+                        .result = view->result,
+                        .records = (char *)(view->result + 1),
+                        .most = view->size,
+                        .answered = calloc(WORLD_RANKS, sizeof *self.answered),
+                        .answers = malloc(sizeof *self.answers)};
+    const enum tutti_status status =
+        self.answered && self.answers
+            ? lead_begun(&self)
+            : error_set(TUTTI_ERR_NO_MEMORY, "no memory for the answers of %d ranks", view->size);
+    free(self.answered);
+    free(self.answers);
     return status;
 }
 
@@ -566,10 +587,11 @@ enum tutti_status meet(const struct meet_call *call, struct meeting *meeting)
                              .deadline = deadline_after(call->timeout_ms),
                              .answer = malloc(answers * (sizeof *view.answer + call->record_bytes)),
                              .result = malloc(sizeof *view.result + records_bytes),
+                             .processes = calloc(WORLD_RANKS, sizeof *view.processes),
                              .reminder = reminder_start(now),
                              .survey_ms = SURVEY_MS};
     enum tutti_status status = TUTTI_ERR_NO_MEMORY;
-    if (!view.answer || !view.result) {
+    if (!view.answer || !view.result || !view.processes) {
         error_set(status, "no memory for the records of %d ranks", call->size);
         goto out;
     }
@@ -581,5 +603,6 @@ enum tutti_status meet(const struct meet_call *call, struct meeting *meeting)
 out:
     free(view.answer);
     free(view.result);
+    free(view.processes);
     return status;
 }

@@ -8,6 +8,9 @@
 #include "bootstrap/meet.h"
 #include "ipc/process.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 enum {
     MEET_TOKEN_BYTES = 36, /* 32 hexadecimal digits, so that any store takes it in a key */
     MEET_TEXT_BYTES = 512, /* so that struct meet_join has another size than in 0.1: VERSION */
@@ -37,8 +40,15 @@ struct meet_result {
     int32_t unused;
     int64_t failed_ns; /* when rank 0 knew that; 0: it has not failed */
     char text[MEET_TEXT_BYTES];
-    char tokens[WORLD_RANKS][MEET_TOKEN_BYTES];
+    uint64_t tokens[WORLD_RANKS]; /* the first half of each: meet_token_half(); 0: none */
 };
+
+static inline uint64_t meet_token_half(const char token[MEET_TOKEN_BYTES])
+{
+    char half[17] = "";
+    memcpy(half, token, sizeof half - 1);
+    return strtoull(half, NULL, 16);
+}
 
 /* A meeting as one rank sees it. */
 struct meet_view {
@@ -56,7 +66,7 @@ struct meet_view {
     struct meet_join own;        /* as it lies in the store */
     char lead[MEET_TOKEN_BYTES]; /* rank 0's token, which this rank has answered; "": none */
     struct rank_set known;       /* processes[r] has been seen alive since the call began */
-    struct process processes[WORLD_RANKS];
+    struct process *processes;   /* WORLD_RANKS */
     struct reminder reminder;
     int64_t survey_ms; /* when the next survey is due, from the beginning */
 };

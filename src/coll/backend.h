@@ -30,7 +30,7 @@ struct backend_record {
 struct backend_opening {
     struct peers *peers;
     int rank, size;
-    const int *order; /* [leaf] is a rank */
+    const uint8_t *order; /* [leaf] is a rank */
     const struct topology *topology;
     struct choice_rules *rules;                  /* open() may add paths */
     void *setup;                                 /* filled by record_make() */

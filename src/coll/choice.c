@@ -18,7 +18,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-void choice_paths_make(const struct topology *topology, const int *order, bool cuda,
+void choice_paths_make(const struct topology *topology, const uint8_t *order, bool cuda,
                        struct choice_paths *paths)
 {
     struct topology_mesh mesh;

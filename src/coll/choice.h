@@ -70,7 +70,7 @@ struct choice {
 };
 
 /* `order` is the leaf order. `cuda`: the ranks' device is a GPU. */
-void choice_paths_make(const struct topology *topology, const int *order, bool cuda,
+void choice_paths_make(const struct topology *topology, const uint8_t *order, bool cuda,
                        struct choice_paths *paths);
 /* Returns INVALID if the algorithm cannot run on these links; the message says why. */
 enum tutti_status choice_check(const struct choice_paths *paths, const struct topology *topology,

@@ -31,8 +31,8 @@ struct workspace {
     struct gather by_store;  /* if how->gather is NULL */
     struct gather *gather;   /* before the ranks' arenas are open */
     struct tutti_exchanger exchanger;
-    char prefix[COMM_NAME_BYTES + 40]; /* of its keys */
-    struct channel_address addresses[WORLD_RANKS];
+    char prefix[COMM_NAME_BYTES + 40];            /* of its keys */
+    struct channel_address addresses[NODE_RANKS]; /* of the ranks of one host */
     struct hosts hosts;
     struct host_record own;
     void *setup;                  /* the back end's, behind the records */
@@ -134,9 +134,10 @@ static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *w
                               .rank = rank,
                               .size = size,
                               .rows = work->rows};
-    const struct backend_record *parts[WORLD_RANKS];
-    int processes[WORLD_RANKS];
-    struct backend_arenas arenas = {.reach = rank_set_all(WORLD_RANKS)};
+    const struct backend_record *parts[NODE_RANKS];
+    int processes[NODE_RANKS];
+    struct backend_arenas arenas = {.reach = rank_set_all(size)};
+    invariant(size <= NODE_RANKS);
     host_addresses(work->records, size, work->addresses);
     host_parts(work->records, size, parts);
     host_processes(work->records, size, processes);
@@ -253,11 +254,11 @@ static enum tutti_status records_take(struct tutti_comm *comm, struct workspace 
     comm->shared = parent ? parent->shared : host_processes(work->records, size, processes);
     threads_count(comm, work->records);
     comm->table_hash = work->own.part.table_hash;
-    for (int r = 0; r < size && comm->setup; r++)
-        comm->setup->processes[r] = work->records[r].identity.address.process;
     comm->generation = work->meeting.generation;
     memcpy(comm->nonce, work->meeting.nonce, sizeof comm->nonce);
-    return comm_records_check(comm, work->records, &work->hosts);
+    const enum tutti_status status =
+        comm->setup ? comm_setup_met(comm->setup, work->records) : TUTTI_OK;
+    return status == TUTTI_OK ? comm_records_check(comm, work->records, &work->hosts) : status;
 }
 
 static void ready_set(struct tutti_comm *comm)

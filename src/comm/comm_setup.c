@@ -4,6 +4,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/wait.h"
+#include "bootstrap/host.h"
 #include "bootstrap/meet_internal.h"
 #include "ipc/channel.h"
 #include "store/status_agree.h"
@@ -11,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -68,7 +70,7 @@ static enum tutti_status check_reports(const struct comm_setup *self)
 static enum tutti_status check_exits(const struct comm_setup *self)
 {
     struct rank_set dead = rank_set_none;
-    for (int r = 0; r < self->comm->world_size; r++)
+    for (int r = 0; r < self->comm->world_size && self->processes; r++)
         if (process_has_ended(&self->processes[r], &self->self))
             rank_set_add(&dead, r);
     if (rank_set_empty(dead))
@@ -146,6 +148,17 @@ void comm_setup_begin(struct comm_setup *self, struct tutti_comm *comm)
     comm->setup = self;
 }
 
+enum tutti_status comm_setup_met(struct comm_setup *self, const struct host_record *records)
+{
+    const int size = self->comm->world_size;
+    self->processes = malloc((size_t)size * sizeof *self->processes);
+    if (!self->processes)
+        return error_errno("the processes of %d ranks", size);
+    for (int r = 0; r < size; r++)
+        self->processes[r] = records[r].identity.address.process;
+    return TUTTI_OK;
+}
+
 static bool rank_has_ended(void *context)
 {
     struct comm_setup *self = context;
@@ -153,17 +166,24 @@ static bool rank_has_ended(void *context)
     return self->why != TUTTI_OK;
 }
 
-enum tutti_status comm_setup_end(struct comm_setup *self, enum tutti_status status)
+/* The store has failed. */
+static enum tutti_status await_exit(struct comm_setup *self)
 {
     int64_t deadline = deadline_after(STORE_EXIT_MS);
     char text[MEET_TEXT_BYTES];
-    self->comm->setup = NULL;
-    if (status != TUTTI_OK && status != TUTTI_ERR_SYSTEM)
-        report_failure(self, status);
-    if (status != TUTTI_ERR_SYSTEM)
-        return status;
     snprintf(text, sizeof text, "%s", tutti_last_error());
     if (wait_napping(rank_has_ended, self, deadline, CHECK_NS))
         return self->why;
-    return error_set(status, "%s", text);
+    return error_set(TUTTI_ERR_SYSTEM, "%s", text);
+}
+
+enum tutti_status comm_setup_end(struct comm_setup *self, enum tutti_status status)
+{
+    self->comm->setup = NULL;
+    if (status != TUTTI_OK && status != TUTTI_ERR_SYSTEM)
+        report_failure(self, status);
+    if (status == TUTTI_ERR_SYSTEM)
+        status = await_exit(self);
+    free(self->processes);
+    return status;
 }

@@ -21,10 +21,12 @@ struct comm_setup {
     bool reported;         /* this rank's error is in the store */
     enum tutti_status why; /* status of another rank that has given up; OK: none is known */
     struct process self;
-    struct process processes[WORLD_RANKS]; /* by rank; zero until the ranks have met */
+    struct process *processes; /* by rank; NULL until the ranks have met */
     struct interrupt interrupt;
 };
 
+/* The ranks have met. Returns NO_MEMORY. */
+enum tutti_status comm_setup_met(struct comm_setup *self, const struct host_record *records);
 /* Sets comm->setup; the caller's structure must live until comm_setup_end(). */
 void comm_setup_begin(struct comm_setup *self, struct tutti_comm *comm);
 /* Returns the rendezvous's status; PEER_DEAD instead where the store failed because the process

@@ -44,13 +44,13 @@ static void hosts_read(struct hierarchy *self, const struct hosts *hosts)
                                        .sequence = &self->sequence,
                                        .hosts = self->host_names,
                                        .host_of = self->host_of};
-    memcpy(self->host_names, hosts->names, sizeof self->host_names);
+    memcpy(self->host_names, hosts->names, (size_t)hosts->count * sizeof *hosts->names);
 }
 
 /* Cuts the tree of `count` leaves into the largest subtrees that are on one host. */
 static void tree_cut(struct hierarchy *self, int first, int count)
 {
-    const int32_t *order = self->comm->config.leaf_order;
+    const uint8_t *order = self->comm->config.leaf_order;
     const int host = self->host_of[order[first]];
     int same = 1;
     while (same < count && self->host_of[order[first + same]] == host)

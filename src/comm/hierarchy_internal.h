@@ -95,7 +95,7 @@ enum {
     HIERARCHY_TAG_PACKET
 };
 
-enum { HIERARCHY_OWN_BYTES = 2304 };
+enum { HIERARCHY_OWN_BYTES = 448 };
 
 /*
  * The state of a running operation. The operation waits for an operation of the node, if it has

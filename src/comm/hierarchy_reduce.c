@@ -557,11 +557,12 @@ enum tutti_status hierarchy_sum(struct hierarchy_state *state)
     sum->count = total ? (total + sum->whole - 1) / sum->whole : 0;
     sum->turns = sum->count ? sum->count + SLOTS - 1 : 0;
     enum tutti_status status = slots_reserve(sum);
-    /* A part begins one segment, each other host's part may, and each of these has the shares. */
-    const size_t segments =
-        ((size_t)self->comm->world_size - hosts + 1) * (sum->sharing == EACH_HOST ? hosts : 1);
+    /* A part begins one segment, and each other host's part may. Those of a segment go to all other
+     * hosts at most, whole or share by share, and theirs come for the share of this host. */
+    const size_t segments = (size_t)self->comm->world_size - hosts + 1;
+    const size_t mine = (size_t)self->subtrees_of[self->host];
     if (status == TUTTI_OK)
-        status = hierarchy_room(self, segments * (size_t)self->subtree_count * hosts);
+        status = hierarchy_room(self, segments * (mine * hosts + (size_t)self->subtree_count));
     return status == TUTTI_OK ? turn_begin(state) : status;
 }
 
@@ -572,8 +573,8 @@ struct scatter {
     size_t width, partial;
     size_t first, longest; /* where the piece begins in each block; the bytes of the longest one */
     unsigned char *packed, *raw, *sums; /* scratch memory: for the owners, of the node, partials */
-    struct hierarchy_blocks blocks;     /* in bytes */
-    unsigned char *parts[WORLD_RANKS];  /* [subtree]: partial results of this rank's block */
+    struct hierarchy_blocks *blocks;    /* in bytes; in scratch memory */
+    unsigned char **parts; /* [subtree]: partial results of this rank's block; in scratch memory */
 };
 static_assert(sizeof(struct scatter) <= HIERARCHY_OWN_BYTES, "a state has room for it");
 
@@ -590,7 +591,7 @@ static size_t whole_of(const struct scatter *work)
 /* The bytes of a block in the piece. */
 static size_t piece_bytes(const struct scatter *work, int rank)
 {
-    const size_t bytes = work->blocks.bytes[rank], first = work->first, most = whole_of(work);
+    const size_t bytes = work->blocks->bytes[rank], first = work->first, most = whole_of(work);
     return bytes <= first ? 0 : bytes - first < most ? bytes - first : most;
 }
 
@@ -613,7 +614,7 @@ static enum tutti_status scatter_pass(struct hierarchy_state *state)
             const size_t bytes = piece_bytes(work, r);
             if (hierarchy_keeper(self, self->host, r) != local || !bytes)
                 continue;
-            memcpy(work->packed + used, send + work->blocks.at[r] + work->first, bytes);
+            memcpy(work->packed + used, send + work->blocks->at[r] + work->first, bytes);
             used += bytes;
         }
         sent->counts[local] = used - sent->firsts[local];
@@ -708,30 +709,34 @@ enum tutti_status hierarchy_sum_scatter(struct hierarchy_state *state)
     struct request *request = state->request;
     struct scatter *work = scatter_of(state);
     const size_t n = (size_t)hierarchy_ranks(self, self->host);
+    struct hierarchy_blocks blocks;
     size_t piece = 0, owned = 0, used = 0;
     work->request = request;
     work->width = request->element_bytes;
     work->partial = reduce_partial_bytes(request->dtype);
     work->first = work->longest = 0;
-    hierarchy_blocks(self, request, true, &work->blocks);
+    hierarchy_blocks(self, request, true, &blocks);
+    work->blocks = &blocks;
     for (int r = 0; r < self->comm->world_size; r++) {
         piece += piece_bytes(work, r);
         if (hierarchy_keeper(self, self->host, r) == self->local)
             owned += piece_bytes(work, r);
-        if (work->blocks.bytes[r] > work->longest)
-            work->longest = work->blocks.bytes[r];
+        if (work->blocks->bytes[r] > work->longest)
+            work->longest = work->blocks->bytes[r];
     }
     const size_t mine = (size_t)self->subtrees_of[self->host];
+    const size_t total = (size_t)self->subtree_count;
     const size_t partials =
-        (owned * mine + piece_bytes(work, self->comm->rank) * (size_t)self->subtree_count) /
-        work->width * work->partial;
+        (owned * mine + piece_bytes(work, self->comm->rank) * total) / work->width * work->partial;
     enum tutti_status status =
-        hierarchy_reserve(self, piece + owned * n + partials + 3 * (size_t)LAYOUT_LINE);
+        hierarchy_reserve(self, sizeof blocks + total * sizeof *work->parts + piece + owned * n +
+                                    partials + 5 * (size_t)LAYOUT_LINE);
     if (status == TUTTI_OK)
-        status = hierarchy_room(self, (size_t)self->comm->world_size * (mine + 1) +
-                                          (size_t)self->subtree_count);
+        status = hierarchy_room(self, (size_t)self->comm->world_size * (mine + 1) + total);
     if (status != TUTTI_OK)
         return status;
+    work->blocks = memcpy(hierarchy_take(self, &used, sizeof blocks), &blocks, sizeof blocks);
+    work->parts = (void *)hierarchy_take(self, &used, total * sizeof *work->parts);
     work->packed = hierarchy_take(self, &used, piece);
     work->raw = hierarchy_take(self, &used, owned * n);
     work->sums = hierarchy_take(self, &used, partials);

@@ -4,7 +4,7 @@
 #include "comm/hierarchy_internal.h"
 #include "comm/run.h"
 
-enum { LIST_LEAST = 4 * WORLD_RANKS }; /* messages for which each operation has room */
+enum { LIST_LEAST = 4 }; /* messages a rank, for which each operation has room */
 
 static enum tutti_status (*const first_parts[sizeof coll_rows / sizeof *coll_rows])(
     struct hierarchy_state *) = {
@@ -56,7 +56,7 @@ static enum tutti_status start(void *opaque, struct request *request, void *memo
                          coll_rows[request->collective].call);
     enum tutti_status status = lane_begin(self->comm->peers, LANE_NONE);
     if (status == TUTTI_OK)
-        status = hierarchy_room(self, LIST_LEAST);
+        status = hierarchy_room(self, LIST_LEAST * (size_t)self->comm->world_size);
     if (status != TUTTI_OK)
         return status;
     hierarchy_state_init(self, request, first_parts[request->collective], state);

@@ -38,7 +38,7 @@ struct links comm_links_of(struct tutti_comm *comm)
     };
 }
 
-enum tutti_status comm_leaf_order_read(const int *order, int size, int32_t *leaf_order)
+enum tutti_status comm_leaf_order_read(const int *order, int size, uint8_t *leaf_order)
 {
     struct rank_set seen = rank_set_none;
     for (int leaf = 0; leaf < size; leaf++) {
@@ -48,7 +48,7 @@ enum tutti_status comm_leaf_order_read(const int *order, int size, int32_t *leaf
                              "leaf_order[%d] is %d: expected each rank from 0 to %d once", leaf,
                              rank, size - 1);
         rank_set_add(&seen, rank);
-        leaf_order[leaf] = rank;
+        leaf_order[leaf] = (uint8_t)rank;
     }
     return TUTTI_OK;
 }

@@ -20,7 +20,7 @@ enum tutti_status comm_config_read(const struct tutti_comm_options *options,
 enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
                                      struct tutti_comm *comm);
 /* `order`: NULL is the order of ranks. Returns INVALID. */
-enum tutti_status comm_leaf_order_read(const int *order, int size, int32_t *leaf_order);
+enum tutti_status comm_leaf_order_read(const int *order, int size, uint8_t *leaf_order);
 struct links comm_links_of(struct tutti_comm *comm);
 
 #endif

@@ -77,7 +77,7 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
                 comm->world_size, comm->backend->name);
     text_append(text, size, &length, "leaf_order:");
     for (int leaf = 0; leaf < comm->world_size; leaf++)
-        text_append(text, size, &length, " %d", (int)comm->config.leaf_order[leaf]);
+        text_append(text, size, &length, " %d", comm->config.leaf_order[leaf]);
     text_append(text, size, &length, "\nbuffer_size: %" PRIu64 "\nstrict: %s\nalgorithm: %s\n",
                 comm->config.buffer_size, comm->config.strict ? "on" : "off",
                 comm->config.algo ? tutti_algo_name((enum tutti_algo)comm->config.algo)

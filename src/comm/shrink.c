@@ -159,7 +159,7 @@ static void leaf_order_inherit(struct tutti_comm *made, const struct tutti_comm 
     for (int old = 0; old < from->world_size; old++) {
         int rank = from->config.leaf_order_given ? from->config.leaf_order[old] : old;
         if (rank_set_has(members, rank))
-            made->config.leaf_order[leaf++] = agree_new_rank(members, rank);
+            made->config.leaf_order[leaf++] = (uint8_t)agree_new_rank(members, rank);
     }
 }
 

@@ -199,7 +199,8 @@ static void config_adapt(const struct tutti_comm *from, const struct pg_members 
     if (members->max_blocks)
         made->max_blocks = members->max_blocks;
     for (int leaf = 0; leaf < members->size; leaf++)
-        made->config.leaf_order[leaf] = members->listed ? leaf : from->config.leaf_order[leaf];
+        made->config.leaf_order[leaf] =
+            members->listed ? (uint8_t)leaf : from->config.leaf_order[leaf];
     made->config.leaf_order_given = true;
 }
 

@@ -109,7 +109,7 @@ struct topology_ring topology_ring_role(const struct topology *topology, int ran
     return found;
 }
 
-bool topology_mesh_role(const struct topology *topology, const int *order, int rank,
+bool topology_mesh_role(const struct topology *topology, const uint8_t *order, int rank,
                         struct topology_mesh *mesh)
 {
     const bool full = topology->kind == TUTTI_TOPOLOGY_FULLY_CONNECTED;

@@ -62,7 +62,7 @@ struct topology_mesh {
 /* Fill *mesh. Return false if the leaf order `order` does not suit the algorithm: its first and its
  * last four ranks must be the two quads of a hybrid cube mesh. Among 8 fully connected ranks any
  * order suits. */
-bool topology_mesh_role(const struct topology *topology, const int *order, int rank,
+bool topology_mesh_role(const struct topology *topology, const uint8_t *order, int rank,
                         struct topology_mesh *mesh);
 
 /* Set order[] to the ranks of the first quad, then those of the second. */

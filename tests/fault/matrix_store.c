@@ -26,12 +26,10 @@ static tutti_store_t *pass(void *context)
     return between->store;
 }
 
-/* The records in a value of the meeting: in a rank's answer one, in the result all. The sizes tell
- * which value it is. */
-static struct host_record *find_records(void *value, size_t size, size_t *count)
+/* The records in a value of the meeting: in a rank's answer one, in the result all. */
+static struct host_record *find_records(const char *key, void *value, size_t size, size_t *count)
 {
-    const size_t head =
-        size < sizeof(struct meet_result) ? sizeof(struct meet_join) : sizeof(struct meet_result);
+    const size_t head = strstr(key, "/go/") ? sizeof(struct meet_result) : sizeof(struct meet_join);
     *count = size > head && (size - head) % sizeof(struct host_record) == 0
                  ? (size - head) / sizeof(struct host_record)
                  : 0;
@@ -48,7 +46,7 @@ static enum tutti_status between_set(void *context, const char *key, const void 
         abort();
     if (size)
         memcpy(copy, value, size);
-    struct host_record *records = find_records(copy, size, &count);
+    struct host_record *records = find_records(key, copy, size, &count);
     if (count)
         records[0].identity.version += (uint32_t)between->manner->version_ahead;
     enum tutti_status status = tutti_store_set(pass(context), key, copy, size);
@@ -66,7 +64,7 @@ static enum tutti_status between_get(void *context, const char *key, int64_t tim
     if (status != TUTTI_OK || *size > capacity)
         return status;
     /* To this rank it is the others that are behind. */
-    struct host_record *records = find_records(value, *size, &count);
+    struct host_record *records = find_records(key, value, *size, &count);
     for (size_t i = 0; i < count; i++)
         records[i].identity.version -= (uint32_t)between->manner->version_ahead;
     return status;

@@ -264,8 +264,7 @@ static void ranks_order(const struct backend_opening *opening, struct cuda_launc
         own++;
     bool power_of_two = (opening->size & (opening->size - 1)) == 0;
     for (int leaf = 0; leaf < opening->size; leaf++)
-        launch->ranks[power_of_two ? own ^ leaf : launch_leaf(leaf, own)] =
-            (uint8_t)opening->order[leaf];
+        launch->ranks[power_of_two ? own ^ leaf : launch_leaf(leaf, own)] = opening->order[leaf];
     launch->leaf = power_of_two ? 0 : own;
 }
 

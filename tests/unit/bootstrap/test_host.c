@@ -21,7 +21,7 @@ static int records_make(void **state)
     const struct channel_address address = {.id = "a process"};
     (void)state;
     for (int leaf = 0; leaf < RANKS; leaf++)
-        config.leaf_order[leaf] = leaf;
+        config.leaf_order[leaf] = (uint8_t)leaf;
     for (int r = 0; r < RANKS; r++)
         if (host_record_make(&config, RANKS, &address, &records[r]) != TUTTI_OK)
             return -1;

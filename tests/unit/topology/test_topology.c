@@ -96,7 +96,7 @@ static void check_ring(const struct topology_matrix *matrix, const struct topolo
 
 /* A rank's neighbours in the algorithm are linked with it, and the relation is symmetric. */
 static void check_roles(const struct topology_matrix *matrix, const struct topology *topology,
-                        const int *order)
+                        const uint8_t *order)
 {
     struct topology_mesh roles[MESH];
     for (int r = 0; r < MESH; r++)
@@ -119,6 +119,7 @@ static void check_roles(const struct topology_matrix *matrix, const struct topol
 static void check_mesh(const struct topology_matrix *matrix)
 {
     struct topology topology = recognise(matrix);
+    uint8_t leaves[MESH];
     int order[MESH];
     uint64_t seen = 0;
     assert_int_equal(topology.kind, TUTTI_TOPOLOGY_HYBRID_CUBE_MESH);
@@ -126,6 +127,7 @@ static void check_mesh(const struct topology_matrix *matrix)
     topology_quads_order(&topology, order);
     for (int i = 0; i < MESH; i++) {
         seen |= UINT64_C(1) << order[i];
+        leaves[i] = (uint8_t)order[i];
         assert_int_equal(topology.partners[topology.partners[i]], i);
         assert_true(matrix->links[i][topology.partners[i]] > 0);
         for (int j = 0; j < MESH; j++)
@@ -135,9 +137,9 @@ static void check_mesh(const struct topology_matrix *matrix)
     assert_int_equal(seen, 255);
     assert_true(topology.has_ring);
     check_ring(matrix, &topology);
-    check_roles(matrix, &topology, order);
-    int across[MESH] = {order[0], order[4], order[1], order[5],
-                        order[2], order[6], order[3], order[7]};
+    check_roles(matrix, &topology, leaves);
+    const uint8_t across[MESH] = {leaves[0], leaves[4], leaves[1], leaves[5],
+                                  leaves[2], leaves[6], leaves[3], leaves[7]};
     struct topology_mesh role;
     assert_false(topology_mesh_role(&topology, across, 0, &role));
 }
@@ -211,7 +213,7 @@ static void test_fully_connected(void **unused)
         for (int j = 0; j < 8; j++)
             eight.links[i][j] = 18;
     topology = recognise(&eight);
-    check_roles(&eight, &topology, (const int[]){3, 1, 7, 0, 2, 6, 5, 4});
+    check_roles(&eight, &topology, (const uint8_t[]){3, 1, 7, 0, 2, 6, 5, 4});
     topology_force(64, "because", &topology);
     assert_int_equal(topology.kind, TUTTI_TOPOLOGY_FULLY_CONNECTED);
     assert_string_equal(topology.reason, "because");
