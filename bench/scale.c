@@ -145,7 +145,7 @@ int main(int argc, char **argv)
     tutti_store_t *store;
     int status, failed = 0, gate[2];
     char url[128];
-    if (hosts < 1 || ranks < hosts || ranks > TUTTI_MAX_RANKS || pipe(gate) != 0) {
+    if (hosts < 1 || ranks < hosts || ranks > LOOPBACK_RANKS || pipe(gate) != 0) {
         fprintf(stderr, "usage: scale RANKS HOSTS\n");
         return 2;
     }

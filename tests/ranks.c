@@ -97,7 +97,7 @@ void ranks_destroy(struct ranks *ranks)
 /* ---- watchdog -------------------------------------------------------------------------------- */
 
 /* The children of the run that is on, for the signal handler. */
-static pid_t children[TUTTI_MAX_RANKS];
+static pid_t children[RANKS_MOST];
 static volatile sig_atomic_t child_count;
 
 static void signal_children(int number)
@@ -161,7 +161,7 @@ static void *rank_main(void *argument)
 /* Ranks first to last - 1 as threads. One alone needs none: then the process has no other. */
 static void run_threads(struct ranks *ranks, ranks_fn *fn, int first, int last)
 {
-    struct rank_thread threads[TUTTI_MAX_RANKS];
+    struct rank_thread threads[RANKS_MOST];
     for (int r = first; r < last; r++) {
         threads[r] = (struct rank_thread){.ranks = ranks, .fn = fn, .rank = r};
         if (last - first == 1)
@@ -240,7 +240,7 @@ int ranks_run(struct ranks *ranks, ranks_fn *fn)
     alarm(0);
     for (int r = 0; r < ranks->size; r++) {
         const struct ranks_result *result = &ranks->results[r];
-        bool killed = result->signal && !(ranks->expendable >> r & 1);
+        bool killed = result->signal && !(r < 64 && ranks->expendable >> r & 1);
         if (killed)
             fprintf(stderr, "rank %d of %d ended by signal %d\n", r, ranks->size, result->signal);
         if (result->line)

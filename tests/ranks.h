@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 enum {
+    RANKS_MOST = 128,
     RANKS_FLAGS = 16,
     RANKS_TIMEOUT_MS = 60000, /* of set-up, operations and flags: more than any machine needs */
     RANKS_DEADLINE_S = 500,   /* of a whole run: busy machines are slow */
@@ -30,9 +31,9 @@ struct ranks {
     int processes;       /* 0: threads of this process; else the ranks are dealt out in order */
     const void *context; /* the test's own, set before the run */
     uint32_t flags[RANKS_FLAGS]; /* the test's own, see ranks_raise(); 0 at first */
-    uint64_t expendable;         /* bit r: rank r may end by a signal */
-    pid_t pids[TUTTI_MAX_RANKS]; /* of the process that rank r lives in */
-    struct ranks_result results[TUTTI_MAX_RANKS];
+    uint64_t expendable;         /* bit r: rank r may end by a signal, one of the first 64 */
+    pid_t pids[RANKS_MOST];      /* of the process that rank r lives in */
+    struct ranks_result results[RANKS_MOST];
     char url[128];         /* of the store */
     tutti_store_t *memory; /* keeps a store of threads */
     pid_t server;          /* serves a store of processes */

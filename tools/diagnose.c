@@ -189,8 +189,7 @@ static json_t *crossing_to_json(const struct crossing *crossing)
 
 /* Finds the dumps of the communicator of dump `first`; none if an earlier dump is of the same
  * communicator. */
-static size_t members_of(struct dump_set *dumps, size_t first,
-                         struct dump *members[TUTTI_MAX_RANKS])
+static size_t members_of(struct dump_set *dumps, size_t first, struct dump *members[WORLD_RANKS])
 {
     size_t count = 0;
     for (size_t i = 0; i < dumps->count; i++) {
@@ -206,7 +205,7 @@ static size_t members_of(struct dump_set *dumps, size_t first,
 /* Makes one verdict for each communicator, then looks for crossings between them. */
 static bool judge_all(struct diagnose *diagnose)
 {
-    struct dump *members[TUTTI_MAX_RANKS];
+    struct dump *members[WORLD_RANKS];
     struct dump_set *dumps = &diagnose->dumps;
     int found = 1;
     diagnose->verdicts = calloc(dumps->count + 1, sizeof *diagnose->verdicts);

@@ -3,6 +3,7 @@
 #ifndef TUTTI_DIAGNOSE_H
 #define TUTTI_DIAGNOSE_H
 
+#include "base/rank_set.h"
 #include "tutti/tutti.h"
 
 #include <jansson.h>
@@ -42,9 +43,9 @@ struct dump {
     int rank, world_size, pid;
     int awaits; /* the rank for which this rank waits, -1 if none */
     struct dump_fault fault;
-    const char *lives[TUTTI_MAX_RANKS]; /* of its peers; NULL: unknown */
-    int64_t entered[TUTTI_MAX_RANKS];   /* 0: unknown */
-    struct dump_operation *operations;  /* without refused operations and those of subsets */
+    const char *lives[WORLD_RANKS];    /* of its peers; NULL: unknown */
+    int64_t entered[WORLD_RANKS];      /* 0: unknown */
+    struct dump_operation *operations; /* without refused operations and those of subsets */
     size_t count;
 };
 
@@ -85,10 +86,10 @@ struct verdict {
     const char *name;
     int64_t generation;
     int world_size;
-    int dumped;                             /* the ranks with a dump */
-    const struct dump *of[TUTTI_MAX_RANKS]; /* NULL: no dump */
-    const struct dump_fault *first;         /* the first fault; NULL: none */
-    struct culprit culprits[TUTTI_MAX_RANKS];
+    int dumped;                         /* the ranks with a dump */
+    const struct dump *of[WORLD_RANKS]; /* NULL: no dump */
+    const struct dump_fault *first;     /* the first fault; NULL: none */
+    struct culprit culprits[WORLD_RANKS];
     int count;
     bool crossed; /* it is part of a crossing, which replaces its culprits */
 };

@@ -142,7 +142,7 @@ static bool circle_find(struct search *search, size_t first, struct crossing *cr
 
 int diagnose_crossed(struct verdict *verdicts, size_t count, struct crossing *crossing)
 {
-    const size_t most = count * TUTTI_MAX_RANKS;
+    const size_t most = count * WORLD_RANKS;
     struct search search = {.verdicts = verdicts};
     int found = 0;
     search.nodes = calloc(most + 1, sizeof *search.nodes);

@@ -29,7 +29,7 @@ struct evidence {
     size_t count;
     struct one *all; /* by lane, then sequence, then rank */
     size_t operations;
-    const struct dump *of[TUTTI_MAX_RANKS]; /* NULL: no dump */
+    const struct dump *of[WORLD_RANKS]; /* NULL: no dump */
     struct verdict *verdict;
 };
 
@@ -279,7 +279,7 @@ static const struct dump_operation *message_of(const struct dump *dump)
 
 static void find_unmatched(struct evidence *evidence, bool circles)
 {
-    bool blamed[TUTTI_MAX_RANKS] = {false};
+    bool blamed[WORLD_RANKS] = {false};
     for (size_t d = 0; d < evidence->count; d++) {
         const struct dump_operation *waits = message_of(evidence->dumps[d]);
         if (!waits || waits->peer >= evidence->verdict->world_size || blamed[waits->peer] ||
@@ -297,7 +297,7 @@ static void find_stuck(struct evidence *evidence)
 {
     for (size_t d = 0; d < evidence->count; d++) {
         int rank = evidence->dumps[d]->awaits;
-        for (int step = 0; rank >= 0 && step < TUTTI_MAX_RANKS; step++) {
+        for (int step = 0; rank >= 0 && step < WORLD_RANKS; step++) {
             const struct dump *dump = evidence->of[rank];
             if (!dump || dump->awaits < 0)
                 break;

@@ -108,7 +108,7 @@ static bool message_read(struct reader *reader, const json_t *object,
     const size_t length = strlen(what);
     const int64_t tag = get_integer(reader, object, "tag", 0, UINT32_MAX);
     operation->lane = DIAGNOSE_MESSAGE;
-    operation->peer = (int)get_integer(reader, object, "peer", -1, TUTTI_MAX_RANKS - 1);
+    operation->peer = (int)get_integer(reader, object, "peer", -1, WORLD_RANKS - 1);
     snprintf(what + length, DIAGNOSE_TEXT_BYTES - length, ", tag %lld, peer %d", (long long)tag,
              operation->peer);
     return operation->pending;
@@ -205,7 +205,7 @@ static void dump_read(struct reader *reader, struct dump *dump)
 {
     const json_t *root = dump->root;
     get_integer(reader, root, "tutti_dump", 1, 1);
-    dump->world_size = (int)get_integer(reader, root, "world_size", 1, TUTTI_MAX_RANKS);
+    dump->world_size = (int)get_integer(reader, root, "world_size", 1, WORLD_RANKS);
     dump->rank = (int)get_integer(reader, root, "rank", 0, dump->world_size - 1);
     dump->pid = (int)get_integer(reader, root, "pid", 0, INT32_MAX);
     dump->name = get_string(reader, root, "name");

@@ -225,7 +225,8 @@ static json_t *peers_to_json(const struct record_page *page)
         json_t *object = json_object();
         add(object, "rank", json_integer(r));
         add(object, "life", NAME_OF(lives, page->peers[r].life));
-        add_number(object, "entered", page->peers[r].entered);
+        const uint64_t entered = page->peers[r].entered;
+        add_number(object, "entered", entered == RECORD_UNKNOWN ? 0 : entered);
         json_array_append_new(array, object);
     }
     return array;

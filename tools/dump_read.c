@@ -43,7 +43,7 @@ static bool page_check(const struct record_page *page, size_t size, char *proble
     else if (size != sizeof *page)
         snprintf(problem, problem_size, "a recorder of %zu bytes instead of %zu: it is damaged",
                  size, sizeof *page);
-    else if (page->world_size < 1 || page->world_size > NODE_RANKS || page->rank < 0 ||
+    else if (page->world_size < 1 || page->world_size > WORLD_RANKS || page->rank < 0 ||
              page->rank >= page->world_size)
         snprintf(problem, problem_size, "a recorder of rank %d of %d: it is damaged",
                  (int)page->rank, (int)page->world_size);

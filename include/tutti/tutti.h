@@ -482,7 +482,7 @@ TUTTI_API enum tutti_status tutti_exchanger_barrier(struct tutti_exchanger *exch
 
 /* ---- the life of a communicator -------------------------------------------------------------- */
 
-#define TUTTI_MAX_RANKS           64
+#define TUTTI_MAX_RANKS           64 /* of one host; of several 256 in all */
 #define TUTTI_DEFAULT_BUFFER_SIZE ((size_t)10 << 20)
 
 /*
@@ -629,10 +629,10 @@ struct tutti_fault {
 };
 
 /*
- * Creates a communicator of world_size ranks (CPU: 1 to 64, CUDA: 1 to 8) and, unless
- * options->defer, meets the other ranks. All ranks pass the same world_size and a handle to one
- * store, and create communicators of one name in the same order. A name may be used again on the
- * same store, also after a crash: each meeting has a generation of its own.
+ * Creates a communicator of world_size ranks (CPU: 1 to 64 a host, 256 in all; CUDA: 1 to 8) and,
+ * unless options->defer, meets the other ranks. All ranks pass the same world_size and a handle to
+ * one store, and create communicators of one name in the same order. A name may be used again on
+ * the same store, also after a crash: each meeting has a generation of its own.
  *
  * Checks, in this order, the first of them before it uses the store:
  *
@@ -651,7 +651,7 @@ struct tutti_fault {
  *   on one rank, it fails on all, with that rank's message
  *
  * Allocates an arena for each rank (see arena_bytes), which has no name and is freed when the last
- * process that has it mapped ends, and a recorder of 116 KiB with one open descriptor: see
+ * process that has it mapped ends, and a recorder of 119 KiB with one open descriptor: see
  * tutti_comm_dump(). On CUDA also an arena of 90 MiB on the device whose context is current during
  * the rendezvous (none for one rank), a page of pinned memory, and a thread with all signals
  * blocked that carries faults between device and host. This context must outlive the communicator.

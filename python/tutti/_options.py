@@ -12,6 +12,8 @@ from tutti._fabric import Fabric
 from tutti._signals import Interrupt
 from tutti._tutti import ffi, lib
 
+_MOST_RANKS = 256  # of several hosts
+
 DEVICES = {"cpu": lib.TUTTI_DEVICE_CPU, "cuda": lib.TUTTI_DEVICE_CUDA}
 
 
@@ -110,7 +112,7 @@ def comm_options(given: CommunicatorOptions, world_size: int | None) -> tuple[An
         if world_size is not None and len(order) != world_size:
             raise InvalidError(f"leaf_order has {len(order)} ranks, the communicator {world_size}")
         # Where the size is not known yet, the library finds the -1.
-        kept.append(ffi.new("int[]", order + [-1] * max(0, lib.TUTTI_MAX_RANKS - len(order))))
+        kept.append(ffi.new("int[]", order + [-1] * max(0, _MOST_RANKS - len(order))))
         options.leaf_order = kept[-1]
     interrupt = Interrupt()
     if options.device == lib.TUTTI_DEVICE_CPU:

@@ -11,8 +11,8 @@
 #include <assert.h>
 
 /* A communicator has up to WORLD_RANKS ranks in all, and up to NODE_RANKS of them on one host. */
-enum { WORLD_RANKS = TUTTI_MAX_RANKS };
-static_assert((int)NODE_RANKS <= (int)WORLD_RANKS, "the ranks of a node are a part of all");
+enum { WORLD_RANKS = 256 };
+static_assert((int)NODE_RANKS == TUTTI_MAX_RANKS, "the public header says how many a host has");
 
 enum { RANK_SET_BITS = 64, RANK_SET_WORDS = (WORLD_RANKS + RANK_SET_BITS - 1) / RANK_SET_BITS };
 

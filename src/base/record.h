@@ -13,6 +13,7 @@
 
 #include "base/device_trace.h"
 #include "base/layout.h"
+#include "base/rank_set.h"
 
 #include <assert.h>
 #include <stddef.h>
@@ -24,7 +25,7 @@
 #define RECORD_LABEL "tutti-recorder"
 
 enum {
-    RECORD_VERSION = 5,
+    RECORD_VERSION = 6,
     RECORD_ENTRIES = 1024,
     RECORD_NAME_BYTES = 64,
     RECORD_TEXT_BYTES = 16 * 1024,
@@ -101,8 +102,11 @@ struct record_entry {
     uint64_t reserved;
 };
 
+/* `entered` of a peer of which that is not known. */
+#define RECORD_UNKNOWN UINT64_MAX
+
 struct record_peer {
-    uint64_t entered; /* the last operation that the peer announced; 0: none, or not known */
+    uint64_t entered; /* the last operation that the peer announced; 0: none */
     uint32_t life;    /* enum record_life */
     uint32_t reserved;
 };
@@ -148,7 +152,7 @@ struct record_page {
     uint32_t reserved;
     int64_t device_ahead_ns; /* the device's clock minus CLOCK_MONOTONIC; 0: no device trace */
     unsigned char pad2[LAYOUT_LINE - 32];
-    struct record_peer peers[NODE_RANKS];
+    struct record_peer peers[WORLD_RANKS];
 
     struct record_entry entries[RECORD_ENTRIES]; /* [number mod RECORD_ENTRIES] */
     struct device_trace device_trace;
@@ -161,8 +165,9 @@ static_assert(offsetof(struct record_page, text) == 256, "text");
 static_assert(offsetof(struct record_page, fault) == 16640, "fault");
 static_assert(offsetof(struct record_page, looked) == 16704, "look");
 static_assert(offsetof(struct record_page, peers) == 16768, "peers");
-static_assert(offsetof(struct record_page, entries) == 17792, "entries");
-static_assert(offsetof(struct record_page, device_trace) == 83328, "device_trace");
+static_assert(offsetof(struct record_page, entries) == 16768 + 16 * WORLD_RANKS, "entries");
+static_assert(offsetof(struct record_page, device_trace) == 82304 + 16 * WORLD_RANKS,
+              "device_trace");
 
 static inline uint64_t record_outcome(enum record_state state, int status, enum record_kind kind)
 {

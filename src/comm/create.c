@@ -63,7 +63,7 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
                            "fabrics of the host's memory only: open mpi:",
                            options.fabric->ops->name);
     if (status == TUTTI_OK)
-        status = comm_host_check(options.device, world_size);
+        status = comm_host_check(options.device, world_size, options.fabric != NULL);
     if (status == TUTTI_OK)
         status = create(store, rank, world_size, &options, &created);
     if (status != TUTTI_OK)

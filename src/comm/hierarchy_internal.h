@@ -79,6 +79,8 @@ struct hierarchy {
     pthread_mutex_t lock;
     int64_t looked_at;          /* when this rank last looked there */
     struct tutti_fault foreign; /* what was there; TUTTI_OK: nothing yet */
+    struct rank_set left;       /* those of other hosts that hierarchy_left() has found */
+    int64_t left_due;           /* when it may look again */
 };
 
 /* The blocks of this host's ranks, for the node's v-forms. */

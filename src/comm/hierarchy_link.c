@@ -131,18 +131,32 @@ static void add_those_with(struct hierarchy *self, struct tutti_store *view, con
         char key[HIERARCHY_KEY_BYTES];
         bool there = false;
         hierarchy_key(what, r, key);
-        if (self->host_of[r] != self->host && store_has(view, key, &there) == TUTTI_OK && there)
+        if (self->host_of[r] != self->host && !rank_set_has(*ranks, r) &&
+            store_has(view, key, &there) == TUTTI_OK && there)
             rank_set_add(ranks, r);
     }
 }
 
+/* All ranks that agree ask this again and again, and a look has a request for each rank. So a rank
+ * looks for a tenth of the time at most, and else returns what it has found. */
 struct rank_set hierarchy_left(void *opaque)
 {
+    enum { REST = 9 };
     struct hierarchy *self = opaque;
     struct tutti_store view = store_bounded(&self->store, deadline_after(STORE_GRACE_MS), NULL);
-    struct rank_set left = rank_set_none;
-    add_those_with(self, &view, HIERARCHY_LEFT_KEY, &left);
-    add_those_with(self, &view, HIERARCHY_DEAD_KEY, &left);
+    const int64_t begun = deadline_now();
+    pthread_mutex_lock(&self->lock);
+    struct rank_set left = self->left;
+    const bool due = begun >= self->left_due;
+    pthread_mutex_unlock(&self->lock);
+    if (due) {
+        add_those_with(self, &view, HIERARCHY_LEFT_KEY, &left);
+        add_those_with(self, &view, HIERARCHY_DEAD_KEY, &left);
+        pthread_mutex_lock(&self->lock);
+        self->left = left = rank_set_union(left, self->left);
+        self->left_due = deadline_now() + REST * (deadline_now() - begun);
+        pthread_mutex_unlock(&self->lock);
+    }
     if (server_has_died(self))
         rank_set_add(&left, self->server);
     return left;

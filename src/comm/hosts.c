@@ -30,6 +30,18 @@ static enum tutti_status hosts_refuse(const struct host_record *records, int siz
                      hosts->count, text);
 }
 
+/* Refuses a host with too many ranks. */
+static enum tutti_status crowd_refuse(const struct tutti_comm *comm, const struct hosts *hosts)
+{
+    int counts[WORLD_RANKS] = {0};
+    for (int r = 0; r < comm->world_size; r++)
+        if (++counts[hosts->of[r]] > NODE_RANKS)
+            return error_set(TUTTI_ERR_DECLINED,
+                             "more than %d of the %d ranks run on %s: start up to %d on a host",
+                             NODE_RANKS, comm->world_size, hosts->names[hosts->of[r]], NODE_RANKS);
+    return TUTTI_OK;
+}
+
 enum tutti_status comm_records_check(const struct tutti_comm *comm,
                                      const struct host_record *records, struct hosts *hosts)
 {
@@ -38,6 +50,8 @@ enum tutti_status comm_records_check(const struct tutti_comm *comm,
     enum tutti_status status = host_records_compare(records, comm->rank, comm->world_size, hosts);
     if (status == TUTTI_OK && hosts->count > 1 && !comm->fabric)
         status = hosts_refuse(records, comm->world_size, hosts);
+    if (status == TUTTI_OK)
+        status = crowd_refuse(comm, hosts);
     if (status == TUTTI_OK && hosts->count > 1 && backend->enqueues)
         status =
             error_set(TUTTI_ERR_DECLINED,

@@ -152,7 +152,8 @@ enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
                                      struct tutti_comm *comm)
 {
     struct comm_config *config = &comm->config;
-    const size_t least = cpu_group_least_arena(comm->world_size);
+    const int together = comm->world_size < NODE_RANKS ? comm->world_size : NODE_RANKS;
+    const size_t least = cpu_group_least_arena(together); /* on one host */
     if (options->buffer_size)
         config->buffer_size = options->buffer_size;
     if (options->arena_bytes)
@@ -187,7 +188,7 @@ enum tutti_status comm_options_apply(const struct tutti_comm_options *options,
         status = error_set(TUTTI_ERR_INVALID,
                            "arena_bytes (TUTTI_ARENA_BYTES) is %" PRIu64
                            ": expected at least %zu bytes for %d ranks",
-                           config->arena_bytes, least, comm->world_size);
+                           config->arena_bytes, least, together);
     if (status == TUTTI_OK && options->algo != TUTTI_ALGO_NONE) {
         config->algo = (int32_t)options->algo;
         *config->kernel = 0;
@@ -267,12 +268,17 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
     return TUTTI_OK;
 }
 
-enum tutti_status comm_host_check(enum tutti_device device, int world_size)
+enum tutti_status comm_host_check(enum tutti_device device, int world_size, bool has_fabric)
 {
     const struct backend *backend = comm_backend_of(device);
     if (!comm_is_enabled())
         return error_set(TUTTI_ERR_DECLINED, "TUTTI_DISABLE is set: unset it or set it to 0");
-    if (world_size > backend->most_ranks)
+    if (!backend->enqueues && world_size > (has_fabric ? WORLD_RANKS : NODE_RANKS))
+        return error_set(TUTTI_ERR_DECLINED,
+                         "world size %d: CPU communicators have 1 to %d ranks on one host, and up "
+                         "to %d on several (options->fabric)",
+                         world_size, NODE_RANKS, WORLD_RANKS);
+    if (backend->enqueues && world_size > backend->most_ranks)
         return error_set(TUTTI_ERR_DECLINED, "world size %d: %s communicators have 1 to %d ranks",
                          world_size, backend->title, backend->most_ranks);
     return TUTTI_OK;

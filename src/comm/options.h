@@ -12,7 +12,7 @@ enum tutti_status comm_arguments_check(int rank, int world_size,
                                        const struct tutti_comm_options *options);
 const struct backend *comm_backend_of(enum tutti_device device);
 /* Checks hardware and world size, before the first use of the store. Returns DECLINED. */
-enum tutti_status comm_host_check(enum tutti_device device, int world_size);
+enum tutti_status comm_host_check(enum tutti_device device, int world_size, bool has_fabric);
 /* Fills the configuration. Returns INVALID, SYSTEM, NO_MEMORY. */
 enum tutti_status comm_config_read(const struct tutti_comm_options *options,
                                    struct tutti_comm *comm);

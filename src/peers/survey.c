@@ -40,12 +40,18 @@ void peers_survey(struct peers *peers)
     if (!order_load_acquire_u32(&peers->faults.open) || !record) /* A7 pairs G1 */
         return;
     peers_exited(peers, &left, &dead);
+    /* The ranks of a host have operations of their own, and do not know which one the whole has
+     * announced. */
+    for (int r = 0; r < record->world_size && peers->names; r++)
+        order_store_relaxed_u64(&record->peers[r].entered, RECORD_UNKNOWN);
     for (int r = 0; r < peers->size; r++) {
         enum record_life life = rank_set_has(left, r)   ? RECORD_LEFT
                                 : rank_set_has(dead, r) ? RECORD_DEAD
                                                         : RECORD_ALIVE;
-        order_store_relaxed_u32(&record->peers[r].life, (uint32_t)life);
-        order_store_relaxed_u64(&record->peers[r].entered, entered_by(peers, r));
+        struct record_peer *const of = &record->peers[name_of(peers, r)];
+        order_store_relaxed_u32(&of->life, (uint32_t)life);
+        if (!peers->names)
+            order_store_relaxed_u64(&of->entered, entered_by(peers, r));
     }
     order_store_relaxed_u64(&record->looked, ticks_now());
 }

@@ -34,6 +34,11 @@ static enum tutti_status comm_check(struct tutti_comm *comm)
             "thread may not use its fabric, %s: initialise MPI with "
             "MPI_THREAD_MULTIPLE",
             call, comm->name, comm->fabric->description);
+    if (comm->world_size > NODE_RANKS)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "%s: communicator \"%s\" has %d ranks, and a process group serves 1 to "
+                         "%d: split the communicator, or list the group's ranks",
+                         call, comm->name, comm->world_size, NODE_RANKS);
     if (comm->config.strict)
         return error_set(
             TUTTI_ERR_DECLINED,

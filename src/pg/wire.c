@@ -45,7 +45,6 @@ struct peer {
     uint32_t posted;      /* announcements or verdicts of it that have come */
     struct layout_control_ring ring;
 };
-static_assert((int)WORLD_RANKS == (int)NODE_RANKS, "process groups have arrays of NODE_RANKS");
 
 struct pg_wire {
     struct hierarchy *self;

@@ -52,7 +52,7 @@ while read -r file; do
 done < <(find include src -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
 
 # What library and program share: the bytes and the path of a dump, the key of a rank that has ended, MPI's handles.
-shared="base/ended_key.h base/record.h base/record_path.h base/signature.h base/ticks.h fabric/mpi_handles.h"
+shared="base/ended_key.h base/rank_set.h base/record.h base/record_path.h base/signature.h base/ticks.h fabric/mpi_handles.h"
 while IFS=: read -r file line included; do
     [[ -e tools/$included || $included == tutti/* || $included == commit.h || " $shared " == *" $included "* ]] ||
         complain "$file:$line: the program includes \"$included\", which is neither public nor shared"

@@ -21,7 +21,7 @@
 
 #include "fabric/fabric.h"
 
-enum { LOOPBACK_RANKS = 128 };
+enum { LOOPBACK_RANKS = 256 };
 
 enum loopback_cut {
     LOOPBACK_WHOLE,

@@ -19,7 +19,7 @@ static const char sound_text[] =
 
 static void check_dump(const struct dump *dump)
 {
-    fuzz_check(dump->world_size >= 1 && dump->world_size <= TUTTI_MAX_RANKS);
+    fuzz_check(dump->world_size >= 1 && dump->world_size <= WORLD_RANKS);
     fuzz_check(dump->rank >= 0 && dump->rank < dump->world_size);
     fuzz_check(dump->awaits >= -1 && dump->awaits < dump->world_size);
     fuzz_check(dump->count <= DIAGNOSE_OPERATIONS_MOST);

@@ -337,7 +337,7 @@ static void what_is_no_dump_is_refused(void **state)
     }
     assert_false(parses_with("tutti_dump", json_integer(2)));
     assert_false(parses_with("rank", json_integer(RANKS)));
-    assert_false(parses_with("world_size", json_integer(TUTTI_MAX_RANKS + 1)));
+    assert_false(parses_with("world_size", json_integer(WORLD_RANKS + 1)));
     static const char *const texts[] = {"", "[]", "{", "null", "{\"tutti_dump\": 1}", "\xff"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct dump dump;

@@ -431,12 +431,12 @@ static void nonsense_is_refused(void **state)
     expect_refusal(page, 7, "magic number");
     page->rank = WORLD_SIZE;
     expect_refusal(page, sizeof *page, "rank 5 of 5");
-    page->world_size = NODE_RANKS + 1;
-    expect_refusal(page, sizeof *page, "rank 5 of 65");
+    page->world_size = WORLD_RANKS + 1;
+    expect_refusal(page, sizeof *page, "rank 5 of 257");
     page->version = RECORD_VERSION + 1;
     page->library = 30405; /* both versions are named */
-    expect_refusal(page, 24, "version 6, by Tutti 3.4.5; this program is Tutti 0.");
-    expect_refusal(page, sizeof *page, "reads version 5");
+    expect_refusal(page, 24, "version 7, by Tutti 3.4.5; this program is Tutti 0.");
+    expect_refusal(page, sizeof *page, "reads version 6");
     page->magic++;
     expect_refusal(page, sizeof *page, "magic number");
     comm_free(comm);
