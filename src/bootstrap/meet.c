@@ -297,22 +297,14 @@ static enum tutti_status follow(struct meet_view *view)
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-/* The keys of answers, and the sizes of their values. */
-struct answer_keys {
-    const char *keys[WORLD_RANKS];
-    size_t sizes[WORLD_RANKS];
-    char texts[WORLD_RANKS][MEET_KEY_BYTES];
-};
-
 struct lead {
     struct meet_view *view;
     struct meet_result *result;
-    char *records;               /* behind the result */
-    int most;                    /* the largest world size that a rank was given */
-    struct process *answered;    /* the processes that have answered: WORLD_RANKS */
-    struct answer_keys *answers; /* of a look for answers */
-    struct rank_set met;         /* the ranks that have answered */
-    struct rank_set late;        /* the ranks that gave up because their time was over first */
+    char *records;            /* behind the result */
+    int most;                 /* the largest world size that a rank was given */
+    struct process *answered; /* the processes that have answered: WORLD_RANKS */
+    struct rank_set met;      /* the ranks that have answered */
+    struct rank_set late;     /* the ranks that gave up because their time was over first */
 };
 
 static enum tutti_status result_set(const struct lead *self)
@@ -353,26 +345,35 @@ static enum tutti_status answers_await(struct lead *self, struct rank_set ranks,
 {
     const struct meet_view *view = self->view;
     const size_t bytes = sizeof *view->answer + view->call->record_bytes;
-    struct answer_keys *const of = self->answers;
+    const size_t most = (size_t)rank_set_count(ranks);
     size_t count = 0;
     unsigned char *next = (unsigned char *)view->answer;
-    for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r), count++) {
-        meet_answer_key_make(of->texts[count], view, r);
-        of->keys[count] = of->texts[count];
+    const char **keys = malloc(most * (sizeof *keys + sizeof(size_t) + MEET_KEY_BYTES));
+    if (!keys)
+        return error_errno("the keys of %zu answers", most);
+    size_t *const sizes = (size_t *)(void *)(keys + most);
+    char *text = (char *)(sizes + most);
+    for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
+        meet_answer_key_make(text, view, r);
+        keys[count++] = text;
+        text += MEET_KEY_BYTES;
     }
     enum tutti_status status =
-        store_multi_get(view->store, of->keys, count, timeout_ms, next, bytes, of->sizes);
+        store_multi_get(view->store, keys, count, timeout_ms, next, bytes, sizes);
     count = 0;
     for (int r = rank_set_next(ranks, -1); r >= 0 && status == TUTTI_OK;
          r = rank_set_next(ranks, r), count++, next += bytes) {
-        if (of->sizes[count] == 0) /* deleted between the store's wait and its answer */
-            return TUTTI_ERR_TIMEOUT;
-        status = store_value_check(of->keys[count], of->sizes[count], bytes);
+        if (sizes[count] == 0) { /* deleted between the store's wait and its answer */
+            status = TUTTI_ERR_TIMEOUT;
+            break;
+        }
+        status = store_value_check(keys[count], sizes[count], bytes);
         if (status == TUTTI_OK)
             status = answer_take(self, r, next);
         if (status == TUTTI_ERR_TIMEOUT)
             nap(timeout_ms);
     }
+    free(keys);
     return status;
 }
 
@@ -543,14 +544,12 @@ static enum tutti_status lead(struct meet_view *view)
                         .result = view->result,
                         .records = (char *)(view->result + 1),
                         .most = view->size,
-                        .answered = calloc(WORLD_RANKS, sizeof *self.answered),
-                        .answers = malloc(sizeof *self.answers)};
+                        .answered = calloc(WORLD_RANKS, sizeof *self.answered)};
     const enum tutti_status status =
-        self.answered && self.answers
+        self.answered
             ? lead_begun(&self)
             : error_set(TUTTI_ERR_NO_MEMORY, "no memory for the answers of %d ranks", view->size);
     free(self.answered);
-    free(self.answers);
     return status;
 }
 
