@@ -40,10 +40,16 @@ bool device_is_shared(void)
     return device_is_cuda() && getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES") && !getenv("TUTTI_ALGO");
 }
 
+bool device_threads_share(int size)
+{
+    const int gpus = device_is_cuda() ? gpu_probe() : 0;
+    return gpus > 0 && size > gpus;
+}
+
 bool device_skips_threads(int size)
 {
-    const int gpus = gpu_probe();
-    const bool share = gpus > 0 && size > gpus;
+    const bool share = device_threads_share(size);
+    const int gpus = share ? gpu_probe() : 0;
     if (share)
         printf("skipped: %d ranks are threads and share %d GPU%s: their calls wait for each other "
                "on the host, and this test has one rank call after another's call has returned\n",

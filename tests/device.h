@@ -25,9 +25,11 @@ int device_count(const char **reason);
 /* Whether ranks may share GPUs and no algorithm is forced. A host thread then stages the operations
  * of ranks that are processes; those of threads go through the host's memory. */
 bool device_is_shared(void);
-/* Whether some of `size` ranks that are threads share a GPU. A call of such a rank returns only
- * after the other ranks on the GPU have called too. So a test in which one rank calls after it has
- * seen another rank's call return would stand still, and is skipped: this says so on stdout. */
+/* Whether some of `size` ranks that are threads share a GPU. */
+bool device_threads_share(int size);
+/* The same. A call of such a rank returns only after the other ranks on the GPU have called too. So
+ * a test in which one rank calls after it has seen another rank's call return would stand still,
+ * and is skipped: this says so on stdout. */
 bool device_skips_threads(int size);
 /* The rank's GPU is the calling thread's from now on; its first call counts. */
 bool device_bind(int rank);

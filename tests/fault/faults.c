@@ -198,7 +198,8 @@ int faults_begin(struct faults_rank *self, struct ranks *ranks, int rank, tutti_
         RANKS_CHECK(self->memory);
     }
     if (device_is_cuda() && (call == CALL_NORM || call == CALL_NORM_ROWS))
-        RANKS_CHECK(device_bind(rank) && (self->device = gpu_alloc(NORM_CUDA_BYTES)) != NULL);
+        RANKS_CHECK(device_bind(rank) && gpu_stream_create(&self->stream) &&
+                    (self->device = gpu_alloc(NORM_CUDA_BYTES)) != NULL);
     return 0;
 }
 
@@ -208,7 +209,9 @@ void faults_end(struct faults_rank *self)
         free(self->memory);
     if (self->device)
         gpu_free(self->device);
+    gpu_stream_destroy(self->stream);
     self->device = NULL;
+    self->stream = NULL;
     tutti_symm_group_destroy(self->group);
     self->memory = NULL;
     self->group = NULL;
@@ -368,7 +371,9 @@ static enum tutti_status two_shot(struct faults_rank *self, int64_t timeout_ms)
                       timeout_ms);
 }
 
-/* Of rows of bfloat16, in place. A GPU's operands lie in its memory, the weight behind the rows. */
+/* Of rows of bfloat16, in place. A GPU's operands lie in its memory, the weight behind the rows.
+ * Threads that share a GPU share its default stream too, on which one's kernel would stand behind
+ * the other's. So each has its own stream. */
 static enum tutti_status norm(struct faults_rank *self, size_t hidden, size_t tokens,
                               enum tutti_algo algo, int64_t timeout_ms)
 {
@@ -395,9 +400,8 @@ static enum tutti_status norm(struct faults_rank *self, size_t hidden, size_t to
         return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
     if (!self->device)
         return tutti_all_reduce_rms_norm_with(&call, self->comm, TUTTI_STREAM_DEFAULT, &options);
-    return device_wait(
-        device_all_reduce_rms_norm(&call, self->comm, TUTTI_STREAM_DEFAULT, &options), self->comm,
-        TUTTI_STREAM_DEFAULT);
+    return device_wait(device_all_reduce_rms_norm(&call, self->comm, self->stream, &options),
+                       self->comm, self->stream);
 }
 
 static enum tutti_status norm_rows(struct faults_rank *self, int64_t timeout_ms)
@@ -687,6 +691,14 @@ static int least_of(const struct faults_point *point, int *most)
     return *most > least ? *most : least;
 }
 
+/* Threads that share a GPU launch together, so they have no kernel of messages. Only that kernel
+ * reads the counts of an all-to-all. Without a forced algorithm the counts are the host's. */
+static bool is_served(const struct faults_point *point, int size, bool processes)
+{
+    return processes || point->call != CALL_COUNTED_TO_ALL || device_is_shared() ||
+           !device_threads_share(size);
+}
+
 int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
                    bool (*takes)(const struct faults_point *point))
 {
@@ -704,6 +716,8 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
             for (int victim = 0; victim < size; victim += size - 1) {
                 /* On GPUs the first or the last in turn, if it should be quick. */
                 if (device_is_cuda() && ranks_short() && (victim == 0) != (p % 2 == 0))
+                    continue;
+                if (!is_served(point, size, processes))
                     continue;
                 struct faults_scenario scenario = {.point = point, .victim = victim};
                 runs++;

@@ -88,6 +88,7 @@ struct faults_rank {
     tutti_comm_t *others; /* all ranks but the victim; NULL on the victim */
     void *memory;
     void *device;              /* a GPU's memory, for what takes no operands of the host, or NULL */
+    tutti_stream_t stream;     /* of the calls with that memory */
     tutti_symm_group_t *group; /* that owns the memory, or NULL */
     enum faults_wrong wrong;   /* of the next calls; of all-reduces, but for the order */
 };
