@@ -55,6 +55,8 @@ static bool enqueue_batch(struct rounds *rounds, int contestant)
     return ok;
 }
 
+/* The first launch of a graph that is not on the device uploads it, and may wait for kernels that
+ * wait for this rank. So the upload has ended before the ranks meet. */
 static bool capture(struct rounds *rounds, int contestant)
 {
     if (!gpu_capture_begin(rounds->streams[0]))
@@ -62,7 +64,7 @@ static bool capture(struct rounds *rounds, int contestant)
     bool ok = enqueue_batch(rounds, contestant) ||
               measure_fail(&rounds->base, TUTTI_ERR_CUDA, "%s", library_error());
     rounds->graphs[contestant] = gpu_capture_end(rounds->streams[0]);
-    return ok && rounds->graphs[contestant];
+    return ok && rounds->graphs[contestant] && rounds_synchronize(rounds);
 }
 
 static void forget_graphs(struct rounds *rounds)

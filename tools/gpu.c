@@ -63,6 +63,7 @@ enum {
     X(capture_end, cuStreamEndCapture, (handle_t stream, handle_t * graph))                        \
     X(graph_instantiate, cuGraphInstantiateWithFlags,                                              \
       (handle_t * executable, handle_t graph, unsigned long long flags))                           \
+    X(graph_upload, cuGraphUpload, (handle_t executable, handle_t stream))                         \
     X(graph_destroy, cuGraphDestroy, (handle_t graph))                                             \
     X(graph_launch, cuGraphLaunch, (handle_t executable, handle_t stream))                         \
     X(graph_free, cuGraphExecDestroy, (handle_t executable))                                       \
@@ -306,9 +307,13 @@ void *gpu_capture_end(tutti_stream_t stream)
     handle_t graph = NULL, executable = NULL;
     if (!check(cuda.capture_end(stream, &graph), "cuStreamEndCapture"))
         return NULL;
-    check(cuda.graph_instantiate(&executable, graph, 0), "cuGraphInstantiate");
+    const bool ok = check(cuda.graph_instantiate(&executable, graph, 0), "cuGraphInstantiate") &&
+                    check(cuda.graph_upload(executable, stream), "cuGraphUpload");
     cuda.graph_destroy(graph);
-    return executable;
+    if (ok)
+        return executable;
+    gpu_graph_destroy(executable);
+    return NULL;
 }
 
 bool gpu_graph_launch(void *graph, tutti_stream_t stream)

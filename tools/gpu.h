@@ -55,7 +55,8 @@ bool gpu_stream_synchronize(tutti_stream_t stream);
 
 /* Begins a capture: what the calling thread enqueues on the stream goes into a graph. */
 bool gpu_capture_begin(tutti_stream_t stream);
-/* Ends the capture and returns an executable graph. NULL, too, if the capture was invalidated. */
+/* Ends the capture and returns an executable graph, whose upload is on the stream. NULL, too, if
+ * the capture was invalidated. */
 void *gpu_capture_end(tutti_stream_t stream);
 bool gpu_graph_launch(void *graph, tutti_stream_t stream);
 void gpu_graph_destroy(void *graph);

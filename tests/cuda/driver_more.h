@@ -45,6 +45,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *dependenci
                                        CUgraphEdgeData *edges, size_t *count);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph,
                                      unsigned long long flags);
+CUresult cuGraphUpload(CUgraphExec executable, CUstream stream);
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream);
 CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphExecDestroy(CUgraphExec executable);

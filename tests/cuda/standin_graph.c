@@ -409,6 +409,20 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *instance, CUgraph handle,
     return result;
 }
 
+/* There is nothing to prepare. */
+CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle)
+{
+    CUresult result = standin_enter(__func__);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    struct stream *stream = standin_stream(stream_handle, &result);
+    if (stream && (!standin_object_is((struct exec *)handle, OBJECT_EXEC) || stream->capture))
+        result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
 {
     CUresult result = standin_enter(__func__);
