@@ -249,6 +249,7 @@ static enum tutti_status by_kernel(struct cuda_group *group, struct request *req
     if (!request->bytes)
         return kernel_enqueue(group, request, NULL, stream, cuda_enqueue);
     push.launch = cuda_launch_make(group, request, request->choice.algo);
+    push.launch.columns = (uint8_t)choice->columns;
     push.copies = *copies;
     request->signature = push.launch.signature;
     const struct cuda_task task = {

@@ -111,7 +111,7 @@ struct cuda_control {
         look_ns;   /* when a thread may next read the host's words over PCIe: one thread for all */
     uint32_t gone; /* a copy of the host's `gone`: struct cuda_host */
     uint32_t
-        copied; /* blocks of a launch that have copied: copy_symmetric.cu; 0 between launches */
+        copied; /* no kernel uses it now; blocks of copy_symmetric.cu counted themselves in it */
     unsigned char pad[256 - 120];
 };
 

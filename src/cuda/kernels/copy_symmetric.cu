@@ -1,82 +1,138 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Blocks of bytes straight into the peers' recv (push.h). Every block of threads waits until all
- * ranks have entered the operation: then no recv is in use. It copies its part of each block of
- * bytes, tells the others of its launch that it has, and leaves. The last one meets the peers: then
- * all have copied all. So the kernel needs few multiprocessors, most of which it leaves early, and
- * ranks may have different grids.
+ * Blocks of bytes straight into the peers' recv (push.h), with flags beside the data. A rank's
+ * header says that its recv may be written: the rank has entered the operation. Every block of
+ * threads waits for the headers of the ranks to which it sends, writes its columns (operation.cuh)
+ * of each block of bytes, and then tells these ranks, by an arrival count for each column, that the
+ * column is there. It waits for the counts of the same columns from the ranks that send to it. So
+ * no block waits for another one of its own launch, and ranks may have different grids. Block 0
+ * also waits for all headers: a rank that ends an operation knows that all have entered it.
+ * docs/models/copy_symmetric.pml is the model.
  */
-#include "cuda/kernels/meeting.cuh"
 #include "cuda/kernels/push.h"
-#include "cuda/kernels/reduce.cuh"
+#include "cuda/kernels/tiles.cuh"
 
 namespace
 {
 
-enum { UNITS = 4 }; /* of a thread, on their way at the same time */
+enum { UNITS = 4 };    /* of a thread, on their way at the same time */
+enum { HOP_SENT = 1 }; /* of the arrival counts; the other hop's are credits of copies */
 
 typedef operands<dtype_u8, 2> bytes_of;
 
-__device__ __forceinline__ void copy(const cuda_copy &copy, uint64_t bytes)
+/* Copies a column of one block of bytes to `count` places, the one that is `first` first. */
+__device__ __forceinline__ void column_copy(const cuda_launch &launch, unsigned column,
+                                            const cuda_copy *copies, int count, int first,
+                                            uint64_t bytes)
 {
-    const bytes_of user((const void *)copy.from, (void *)copy.to, bytes);
-    const uint64_t units = user.units(), step = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; at < units;
+    const bytes_of from((const void *)copies->from, (void *)copies->to, bytes);
+    const uint64_t units = from.units(), step = (uint64_t)launch.columns * blockDim.x;
+    for (uint64_t at = (uint64_t)column * blockDim.x + threadIdx.x; at < units;
          at += UNITS * step) {
         unit<2> u[UNITS];
 #pragma unroll
         for (int i = 0; i < UNITS; i++)
-            u[i] = user.load(user.spot_of<false>(at + i * step));
+            u[i] = from.load(from.spot_of<false>(at + i * step));
+#pragma unroll 1
+        for (int c = 0, to = first; c < count; c++, to = to + 1 < count ? to + 1 : 0) {
+            const bytes_of user((const void *)copies->from, (void *)copies[to].to, bytes);
 #pragma unroll
-        for (int i = 0; i < UNITS; i++)
-            user.store(user.spot_of<false>(at + i * step), u[i]);
+            for (int i = 0; i < UNITS; i++)
+                user.store(user.spot_of<false>(at + i * step), u[i]);
+        }
     }
 }
 
-/* Returns true to the control warp of the last block that has copied. */
-__device__ __forceinline__ bool is_last(cuda_control *control)
+/* A block that goes to several ranks is read once. Columns begin with different ranks, so that all
+ * links are in use. */
+__device__ __forceinline__ void column_push(const cuda_push &push, unsigned column)
 {
-    bool last = false;
-    __syncthreads(); /* the block's copies come before its count */
-    if (!is_control_warp())
-        return false;
-    if (threadIdx.x == 0) {
-        order_fence(); /* V5 pairs V5a */
-        last = atomicAdd(&control->copied, 1u) == gridDim.x - 1;
-        order_fence(); /* V5a pairs V5 */
+    const cuda_copies &copies = push.copies;
+    const int count = copies.count, first = count ? (int)(column % (unsigned)count) : 0;
+    if (push.launch.moves.send_stride == 0 && count) {
+        column_copy(push.launch, column, copies.copies, count, first, copies.bytes);
+        return;
     }
-    return __any_sync(~0u, last);
+#pragma unroll 1
+    for (int c = 0, to = first; c < count; c++, to = to + 1 < count ? to + 1 : 0)
+        column_copy(push.launch, column, &copies.copies[to], 1, 0, copies.bytes);
+}
+
+/* Calls `serve` for every column of the block and each of the peers, bit p for the p-th, by threads
+ * in turn. This thread is one of `threads`. */
+template <typename SERVE>
+__device__ __forceinline__ void each_count(const cuda_launch &launch, operation &op, unsigned peers,
+                                           unsigned thread, unsigned threads, SERVE serve)
+{
+#pragma unroll 1
+    for (unsigned i = thread;; i += threads) {
+        const unsigned p = i % CUDA_RANKS;
+        op.column = blockIdx.x + i / CUDA_RANKS * gridDim.x;
+        if (op.column >= launch.columns)
+            return;
+        if (peers >> p & 1)
+            serve(p);
+    }
+}
+
+/* The control warp, behind the stores of the whole block. */
+__device__ __forceinline__ void columns_tell(const cuda_launch &launch, operation &op, unsigned to)
+{
+    order_fence(); /* U2 pairs U2a */
+    each_count(launch, op, to, threadIdx.x, CUDA_CONTROL_THREADS, [&](unsigned p) {
+        order_store_line(&launch.peers[p]->arrivals[HOP_SENT][op.column][launch.rank],
+                         {1, op.flag});
+    });
+}
+
+/* The workers. */
+__device__ __forceinline__ void columns_hear(const cuda_launch &launch, operation &op,
+                                             unsigned from)
+{
+    each_count(launch, op, from, threadIdx.x - CUDA_CONTROL_THREADS,
+               blockDim.x - CUDA_CONTROL_THREADS,
+               [&](unsigned p) { arrivals_hear(launch, op, HOP_SENT, launch.ranks[p], 0); });
+}
+
+/* The control warp, a thread for each peer. */
+__device__ __forceinline__ bool headers_await(const cuda_launch &launch, const operation &op,
+                                              unsigned peers)
+{
+    const unsigned p = threadIdx.x;
+    return p >= CUDA_RANKS || !(peers >> p & 1) ||
+           operation_await_header(launch, op, launch.ranks[p]);
 }
 
 __device__ __forceinline__ void push(const cuda_push &push)
 {
     const cuda_launch &launch = push.launch;
-    const int peer = threadIdx.x;
-    const bool is_peer = peer < launch.size && peer != launch.rank;
+    const unsigned all = all_peers(launch.size), to = launch.moves.sends & all;
     bool well = true;
     operation op;
     operation_begin(launch, op);
     if (!operation_take_together(launch, op))
         return;
+    /* A header needs no fence: the launch has begun, so what the stream did with recv before has
+     * ended. Nor does its poll: the stores to recv depend on it through a branch. */
     if (is_control_warp()) {
-        order_fence(); /* V1 pairs V1a */
         operation_control(launch, op);
-        well = !is_peer || operation_await_header(launch, op, peer);
-        order_fence(); /* V1a pairs V1 */
+        well = headers_await(launch, op, to);
     } else {
         order_block_arrive(ORDER_ROW);
     }
     if (!order_block_all(well))
         return;
-    /* Blocks of threads begin with different blocks of bytes, so that all links are in use. */
-    for (int i = 0; i < push.copies.count; i++)
-        copy(push.copies.copies[(i + blockIdx.x) % push.copies.count], push.copies.bytes);
-    if (!is_last(launch.control))
+#pragma unroll 1
+    for (unsigned column = blockIdx.x; column < launch.columns; column += gridDim.x)
+        column_push(push, column);
+    __syncthreads(); /* the copies of the whole block come before its arrival counts */
+    if (!is_control_warp()) {
+        columns_hear(launch, op, launch.moves.receives & all);
         return;
-    if (threadIdx.x == 0)
-        order_store_u32(&launch.control->copied, 0);
-    if (is_peer)
-        meeting_with(launch, op.sequence, peer);
+    }
+    columns_tell(launch, op, to);
+    if (blockIdx.x == 0)
+        headers_await(launch, op, all & ~to);
 }
 
 } // namespace
