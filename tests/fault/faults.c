@@ -705,11 +705,7 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
     int failures = 0, runs = 0, count;
     const struct faults_point *points = faults_points(&count);
     int64_t noticed_ns = 0;
-    char arena[24];
-    /* Operands of ten pieces fit into the memory. More ranks than cores have longer pieces if the
-     * arena has more bytes than this. */
-    snprintf(arena, sizeof arena, "%d", LAYOUT_MOST_ARENA);
-    setenv("TUTTI_ARENA_BYTES", arena, 1);
+    faults_arena_limit();
     faults_watch();
     faults_directory_create();
     if (ranks_short() && most > 3)
@@ -740,6 +736,13 @@ const struct faults_point *faults_points(int *count)
 {
     *count = device_is_cuda() ? CUDA_POINTS : CPU_POINTS;
     return device_is_cuda() ? cuda_points : cpu_points;
+}
+
+void faults_arena_limit(void)
+{
+    char arena[24];
+    snprintf(arena, sizeof arena, "%d", LAYOUT_MOST_ARENA);
+    setenv("TUTTI_ARENA_BYTES", arena, 1);
 }
 
 void faults_watch(void)

@@ -141,6 +141,9 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
                    bool (*takes)(const struct faults_point *point));
 /* All points of the device. */
 const struct faults_point *faults_points(int *count);
+/* Before ranks begin. Operands of ten pieces fit into the memory of faults_begin(). More ranks than
+ * cores have longer pieces if their arenas have more bytes than this sets. */
+void faults_arena_limit(void);
 /* From now on points are noticed: the library's, and those that a test passes itself. */
 void faults_watch(void);
 void faults_pass(const char *name);

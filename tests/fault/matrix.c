@@ -153,6 +153,7 @@ int main(int argc, char **argv)
     int skip = ranks_skip(2);
     if (skip)
         return skip;
+    faults_arena_limit();
     faults_watch();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (int row = 0; row < matrix_fault_count; row++)
