@@ -738,13 +738,6 @@ const struct faults_point *faults_points(int *count)
     return device_is_cuda() ? cuda_points : cpu_points;
 }
 
-void faults_arena_limit(void)
-{
-    char arena[24];
-    snprintf(arena, sizeof arena, "%d", LAYOUT_MOST_ARENA);
-    setenv("TUTTI_ARENA_BYTES", arena, 1);
-}
-
 void faults_watch(void)
 {
     point_hook = hook;

@@ -8,6 +8,11 @@
 
 #include "ranks.h"
 
+#include "base/layout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
 enum {
     FAULT_AT = 3,          /* the operation, counted from 1, in which it happens */
     FAULT_SOON_MS = 10000, /* an error that came later was not prompt; usual is 0 to 60 */
@@ -143,7 +148,12 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
 const struct faults_point *faults_points(int *count);
 /* Before ranks begin. Operands of ten pieces fit into the memory of faults_begin(). More ranks than
  * cores have longer pieces if their arenas have more bytes than this sets. */
-void faults_arena_limit(void);
+static inline void faults_arena_limit(void)
+{
+    char arena[24];
+    snprintf(arena, sizeof arena, "%d", LAYOUT_MOST_ARENA);
+    setenv("TUTTI_ARENA_BYTES", arena, 1);
+}
 /* From now on points are noticed: the library's, and those that a test passes itself. */
 void faults_watch(void);
 void faults_pass(const char *name);
