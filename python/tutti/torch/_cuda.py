@@ -19,6 +19,7 @@ from torch import _C
 import tutti
 from tutti._errors import InvalidError, TimeoutError
 from tutti._tutti import ffi, lib
+from tutti.torch._background import start_collective
 from tutti.torch._work import FINISHED, Work, event
 
 if TYPE_CHECKING:
@@ -240,6 +241,11 @@ def is_capturing(index: int) -> bool:
         return bool(_C._cuda_isCurrentStreamCapturing())
 
 
+def refuse_capture(title: str, device: torch.device) -> None:
+    if device.type == "cuda" and is_capturing(device.index):
+        raise InvalidError(f"tutti: {title} CUDA tensors goes through the host, so it cannot be captured")
+
+
 def is_captured(stream: Any) -> bool:
     with torch.cuda.stream(stream):
         return bool(_C._cuda_isCurrentStreamCapturing())
@@ -248,7 +254,11 @@ def is_captured(stream: Any) -> bool:
 def collective(group: ProcessGroup, title: str, device: torch.device, calls: Sequence[tuple[Any, ...]],
                operands: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Any, opts: Any, kept: Any,
                explain: Callable[[BaseException], None] | None) -> Work:
-    """Enqueues the calls of ProcessGroup._collective()."""
+    """Enqueues the calls of ProcessGroup._collective(). Between hosts the group's process group runs them."""
+    if group._on_hosts:
+        refuse_capture(f"between hosts {title} of", device)
+        seconds = opts.timeout.total_seconds() if opts.timeout > _ZERO else None
+        return start_collective(group._background, title, device, calls, operands, inputs, outputs, kept, seconds, explain)
     comm, streams, limit = *_communicator(group, device), group._limit(opts)
     work = CudaWork(streams) if opts.asyncOp else None
     stream = work.stream if work else streams.current()
@@ -266,9 +276,12 @@ def collective(group: ProcessGroup, title: str, device: torch.device, calls: Seq
     return work or FINISHED
 
 
-def barrier(group: ProcessGroup, opts: Any) -> Work:
-    """The host waits, too, as with NCCL."""
+def barrier(group: ProcessGroup, opts: Any) -> Work | None:
+    """The host waits, too, as with NCCL. None: the ranks run on several hosts, and only their CPUs can meet."""
     device = torch.device("cuda", torch.cuda.current_device() if opts.device.index is None else opts.device.index)
+    if group._on_hosts:
+        torch.cuda.current_stream(device).synchronize()
+        return None
     comm, streams = _communicator(group, device)
 
     def call() -> None:

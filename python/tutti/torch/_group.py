@@ -29,7 +29,7 @@ import tutti
 from tutti._errors import ConcurrentError, InvalidError, check, milliseconds
 from tutti._tutti import ffi, lib
 from tutti.torch import _cuda
-from tutti.torch._background import start_collective, start_message
+from tutti.torch._background import start_message
 from tutti.torch._monitored import monitored_barrier
 from tutti.torch._operands import (
     HANDLES, VALUES, Blocks, Operand, address, check_receiving, moved, reduced_dtype, reduction)
@@ -190,11 +190,6 @@ class ProcessGroup(dist.ProcessGroup):
         error."""
         for operand in operands:
             check_receiving(title, operand.receivers)
-        if device.type == "cuda" and self._on_hosts:
-            _refuse_capture(f"between hosts {title} of", device)
-            seconds = opts.timeout.total_seconds() if opts.timeout > _ZERO else None
-            return self._started(start_collective(self._background, title, device, calls, operands, inputs, outputs, kept,
-                                                  seconds, explain), opts.asyncOp)
         if device.type == "cuda":
             work = _cuda.collective(self, title, device, calls, operands, inputs, outputs, opts, kept, explain)
             return self._started(work, opts.asyncOp)
@@ -327,7 +322,7 @@ class ProcessGroup(dist.ProcessGroup):
         if int(opts.reduceOp.op) != int(dist.ReduceOp.RedOpType.SUM):
             raise InvalidError("tutti: sparse tensors can only be summed")
         self._check_open("all_reduce")
-        _refuse_capture("all_reduce of sparse", tensor.device)
+        _cuda.refuse_capture("all_reduce of sparse", tensor.device)
         timeout = opts.timeout
         stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
         own = tensor.detach().cpu()
@@ -613,7 +608,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _message(self, title: str, tensors: Any, peer: int, tag: int) -> Work:
         tensor, = _listed(tensors)
-        _refuse_capture(f"{title} of", self._device(title, [tensor]))
+        _cuda.refuse_capture(f"{title} of", self._device(title, [tensor]))
         if peer != lib.TUTTI_ANY_SOURCE:
             self._check_rank(title, "peer", peer)
         return self._started(start_message(self._background, title, tensor, peer, tag), True)
@@ -635,10 +630,8 @@ class ProcessGroup(dist.ProcessGroup):
             opts, timeout = None, opts
         opts = _options(c10d.BarrierOptions, opts, timeout)
         self._check_open("barrier")
-        if opts.device is not None and opts.device.type == "cuda":
-            if not self._on_hosts:
-                return _cuda.barrier(self, opts)
-            torch.cuda.current_stream(opts.device).synchronize()
+        if opts.device is not None and opts.device.type == "cuda" and (work := _cuda.barrier(self, opts)) is not None:
+            return work
         limit = self._limit(opts)
 
         def call() -> None:
@@ -766,11 +759,6 @@ def _threads() -> int:
     except tutti.DeclinedError:  # PyTorch without OpenMP
         return 1
     return min(int(torch.get_num_threads()), int(lib.TUTTI_MAX_THREADS))
-
-
-def _refuse_capture(title: str, device: torch.device) -> None:
-    if device.type == "cuda" and _cuda.is_capturing(device.index):
-        raise InvalidError(f"tutti: {title} CUDA tensors goes through the host, so it cannot be captured")
 
 
 def _call_options(timeout: timedelta) -> Any:
