@@ -153,4 +153,18 @@ static inline void comm_check(ncclComm_t comm, int ranks, cudaStream_t stream)
     CHECK(*data == ranks);
 }
 
+/* A configuration as a program of this NCCL version passes it: 23203 is 2.32.3. */
+static inline ncclConfig_t config_of(int version, int blocking)
+{
+    return (ncclConfig_t){.size = sizeof(ncclConfig_t),
+                          .magic = NCCL_API_MAGIC,
+                          .version = version,
+                          .blocking = blocking,
+                          .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
+                          .minCTAs = NCCL_CONFIG_UNDEF_INT,
+                          .maxCTAs = NCCL_CONFIG_UNDEF_INT,
+                          .splitShare = NCCL_CONFIG_UNDEF_INT,
+                          .trafficClass = NCCL_CONFIG_UNDEF_INT};
+}
+
 #endif

@@ -4,19 +4,6 @@
 
 enum { COUNT = 1000 };
 
-static ncclConfig_t config_of(int blocking)
-{
-    return (ncclConfig_t){.size = sizeof(ncclConfig_t),
-                          .magic = NCCL_API_MAGIC,
-                          .version = 22809,
-                          .blocking = blocking,
-                          .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
-                          .minCTAs = NCCL_CONFIG_UNDEF_INT,
-                          .maxCTAs = NCCL_CONFIG_UNDEF_INT,
-                          .splitShare = NCCL_CONFIG_UNDEF_INT,
-                          .trafficClass = NCCL_CONFIG_UNDEF_INT};
-}
-
 static float *floats(float value, int count)
 {
     float *made = device_alloc((size_t)count * sizeof *made);
@@ -111,7 +98,7 @@ static void *watchdog_run(void *opaque)
 /* An eager group without blocking, a group split from it, a coalesced call, the end by an abort. */
 static void process_group(struct rank *self)
 {
-    ncclConfig_t config = config_of(0);
+    ncclConfig_t config = config_of(22809, 0);
     float *own = floats(1, COUNT), *all = floats(0, self->ranks * COUNT);
     struct watchdog watchdog = {.ends = false};
     ncclComm_t child = NULL;
@@ -215,7 +202,7 @@ static void test_cupy(void **unused)
  * they are there. The calls of a collective of several operands are a group on one stream. */
 static void test_xla(void **unused)
 {
-    ncclConfig_t config = config_of(0);
+    ncclConfig_t config = config_of(22809, 0);
     ncclComm_t comms[RANKS];
     ncclUniqueId id;
     uint16_t *shorts[RANKS];

@@ -3,19 +3,6 @@
  * parameters. */
 #include "harness.h"
 
-static ncclConfig_t config_of(int blocking)
-{
-    return (ncclConfig_t){.size = sizeof(ncclConfig_t),
-                          .magic = NCCL_API_MAGIC,
-                          .version = 23203,
-                          .blocking = blocking,
-                          .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
-                          .minCTAs = NCCL_CONFIG_UNDEF_INT,
-                          .maxCTAs = NCCL_CONFIG_UNDEF_INT,
-                          .splitShare = NCCL_CONFIG_UNDEF_INT,
-                          .trafficClass = NCCL_CONFIG_UNDEF_INT};
-}
-
 /* ---- making ---------------------------------------------------------------------------------- */
 
 static void queried(struct rank *self)
@@ -54,7 +41,7 @@ static void short_streams(struct rank *self)
 /* PyTorch polls a communicator that does not block, and a child that is NULL until it is there. */
 static void unblocking(struct rank *self)
 {
-    ncclConfig_t config = config_of(0);
+    ncclConfig_t config = config_of(23203, 0);
     ncclComm_t child = NULL;
     ncclResult_t state;
     const ncclResult_t made =
@@ -78,7 +65,7 @@ static void unblocking(struct rank *self)
 /* As with NCCL, its variable goes before the configuration. */
 static void unblocking_by_variable(struct rank *self)
 {
-    ncclConfig_t config = config_of(1);
+    ncclConfig_t config = config_of(23203, 1);
     const ncclResult_t made =
         ncclCommInitRankConfig(&self->comm, self->ranks, self->id, self->rank, &config);
     CHECK(made == ncclInProgress && self->comm);
@@ -131,7 +118,7 @@ static void scalable(struct rank *self)
 
 static void misused(struct rank *self)
 {
-    ncclConfig_t config = config_of(1);
+    ncclConfig_t config = config_of(23203, 1);
     ncclComm_t comm = NULL;
     CHECK(ncclCommInitRank(&comm, 0, self->id, 0) == ncclInvalidArgument);
     CHECK(ncclCommInitRank(&comm, 2, self->id, 2) == ncclInvalidArgument);
@@ -139,9 +126,9 @@ static void misused(struct rank *self)
     config.magic = 0;
     CHECK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config) == ncclInvalidArgument);
     CHECK(strstr(ncclGetLastError(NULL), "NCCL_CONFIG_INITIALIZER"));
-    config = config_of(5);
+    config = config_of(23203, 5);
     CHECK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config) == ncclInvalidArgument);
-    config = config_of(1);
+    config = config_of(23203, 1);
     config.maxCTAs = 0;
     CHECK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config) == ncclInvalidArgument);
     ncclUniqueId wrong = {.internal = {1}};
@@ -153,7 +140,7 @@ static void misused(struct rank *self)
     CHECK(ncclCommInitRank(&comm, 1, self->id, 1) == ncclInvalidArgument);
     CHECK(ncclGroupEnd() == ncclInvalidArgument && !comm);
     /* A handle that the program has already says so. */
-    config = config_of(0);
+    config = config_of(23203, 0);
     OK(ncclGroupStart());
     OK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config));
     CHECK(comm);
@@ -162,7 +149,7 @@ static void misused(struct rank *self)
     CHECK(comm_wait(comm) == ncclInvalidUsage);
     OK(ncclCommDestroy(comm));
     /* The program's struct may be an older, shorter one. */
-    config = config_of(1);
+    config = config_of(23203, 1);
     config.size = offsetof(ncclConfig_t, netName);
     OK(ncclCommInitRankConfig(&comm, 1, self->id, 0, &config));
     comm_check(comm, 1, self->stream);
@@ -307,7 +294,7 @@ static void abort_waiting(struct rank *self)
 /* An abort of a communicator that is still being made does not wait for the others. */
 static void abort_unmade(struct rank *self)
 {
-    ncclConfig_t config = config_of(0);
+    ncclConfig_t config = config_of(23203, 0);
     ncclComm_t comm;
     const ncclResult_t made = ncclCommInitRankConfig(&comm, 2, self->id, 0, &config);
     CHECK(made == ncclInProgress || made == ncclSuccess);
