@@ -56,7 +56,6 @@
     X("control.", cuda_control, failed)                                                            \
     X("control.", cuda_control, look_ns)                                                           \
     X("control.", cuda_control, gone)                                                              \
-    X("control.", cuda_control, copied)                                                            \
     X("host.", cuda_host, stop)                                                                    \
     X("host.", cuda_host, stop_peer)                                                               \
     X("host.", cuda_host, timeout_ns)                                                              \

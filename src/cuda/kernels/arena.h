@@ -110,9 +110,7 @@ struct cuda_control {
     uint64_t
         look_ns;   /* when a thread may next read the host's words over PCIe: one thread for all */
     uint32_t gone; /* a copy of the host's `gone`: struct cuda_host */
-    uint32_t
-        copied; /* no kernel uses it now; blocks of copy_symmetric.cu counted themselves in it */
-    unsigned char pad[256 - 120];
+    unsigned char pad[256 - 116];
 };
 
 struct cuda_arena {

@@ -17,21 +17,21 @@ namespace
 __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
 {
     const int peer = threadIdx.x;
-    operation op;
-    operation_begin(launch, op);
-    if (!operation_take(launch, op))
+    operation running;
+    operation_begin(launch, running);
+    if (!operation_take(launch, running))
         return;
     order_grid_trigger();
     __syncwarp();  /* all lanes have read the row */
     order_fence(); /* V1 pairs V1a */
-    operation_announce(launch, op);
+    operation_announce(launch, running);
     if (launch.marked)
-        operation_mark(launch, op);
-    operation_advance(launch, op);
-    operation_compare_former(launch, op.sequence);
+        operation_mark(launch, running);
+    operation_advance(launch, running);
+    operation_compare_former(launch, running.sequence);
     if (peer >= launch.size || peer == launch.rank)
         return;
-    operation_await_header(launch, op, peer);
+    operation_await_header(launch, running, peer);
     order_fence(); /* V1a pairs V1 */
 }
 

@@ -90,12 +90,12 @@ static __device__ __forceinline__ unsigned block_sources(const cuda_launch &laun
 
 /* All the work of the control warp. Bit p of `sources`: data of the p-th peer will come. */
 static __device__ __forceinline__ void blocks_control(const cuda_launch &launch,
-                                                      const operation &op, unsigned sources)
+                                                      const operation &running, unsigned sources)
 {
     const int p = threadIdx.x;
-    operation_control(launch, op);
+    operation_control(launch, running);
     if (blockIdx.x == 0 && p > 0 && p < launch.size && !(sources >> p & 1))
-        operation_await_header(launch, op, launch.ranks[p]);
+        operation_await_header(launch, running, launch.ranks[p]);
 }
 
 template <typename KIND, typename REGION>
@@ -110,12 +110,12 @@ static __device__ __forceinline__ void blocks_run(const cuda_launch &launch)
     const unsigned to = block_targets(launch), from = block_sources(launch);
     const unsigned lines = from ? units * (size - 1) : 0; /* in the own region, at most */
 
-    operation op;
+    operation running;
     if (is_control_warp()) {
-        operation_begin(launch, op);
-        if (operation_take(launch, op)) {
-            REGION(op, lines);
-            blocks_control(launch, op, block_sources(launch));
+        operation_begin(launch, running);
+        if (operation_take(launch, running)) {
+            REGION(running, lines);
+            blocks_control(launch, running, block_sources(launch));
         }
         return;
     }
@@ -123,14 +123,14 @@ static __device__ __forceinline__ void blocks_run(const cuda_launch &launch)
     uint64_t ready = 1;
     operation_targets<REGION::PACKED>(launch, size, REGION::BASE, stride, first * CUDA_LINE,
                                       targets, ready);
-    operation_begin(launch, op, ready);
+    operation_begin(launch, running, ready);
     unit<WORDS> u[LEAVES];
     if (to)
         user.load_all(to, first, u);
     auto own = KIND::own_of(user, first);
-    if (!operation_take(launch, op))
+    if (!operation_take(launch, running))
         return;
-    const REGION region(op, lines);
+    const REGION region(running, lines);
 
     /* 1. Push. A warp goes on until its last thread has no unit: the lines of a group meet. */
     const unsigned lane = threadIdx.x % 32;
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void blocks_run(const cuda_launch &launch)
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)
             if (to >> p & 1)
-                region.push(launch, op, p, at, at < units, targets[p] + offset, u[p]);
+                region.push(launch, running, p, at, at < units, targets[p] + offset, u[p]);
         at += step;
         if (at - lane < units)
             user.load_all(to, at, u);
@@ -157,14 +157,14 @@ static __device__ __forceinline__ void blocks_run(const cuda_launch &launch)
     for (unsigned at = first; at < units && from; at += step, offset += step * CUDA_LINE) {
         order_line line[LEAVES];
         if (!operation_await<REGION::PACKED>(
-                launch, op, slots + offset, stride, size, from, line,
-                [&](const order_line &l) { return REGION::has_come(op, l); }))
+                launch, running, slots + offset, stride, size, from, line,
+                [&](const order_line &l) { return REGION::has_come(running, l); }))
             return;
         typename KIND::collector out(user, at, own);
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)
             if (from >> p & 1) {
-                if (!region.resolve(launch, op, p, at, line[p]))
+                if (!region.resolve(launch, running, p, at, line[p]))
                     return;
                 out.take(p, REGION::unit_of(line[p]));
             }

@@ -61,14 +61,15 @@ __device__ __forceinline__ void column_push(const cuda_push &push, unsigned colu
 /* Calls `serve` for every column of the block and each of the peers, bit p for the p-th, by threads
  * in turn. This thread is one of `threads`. */
 template <typename SERVE>
-__device__ __forceinline__ void each_count(const cuda_launch &launch, operation &op, unsigned peers,
-                                           unsigned thread, unsigned threads, SERVE serve)
+__device__ __forceinline__ void each_count(const cuda_launch &launch, operation &running,
+                                           unsigned peers, unsigned thread, unsigned threads,
+                                           SERVE serve)
 {
 #pragma unroll 1
     for (unsigned i = thread;; i += threads) {
         const unsigned p = i % CUDA_RANKS;
-        op.column = blockIdx.x + i / CUDA_RANKS * gridDim.x;
-        if (op.column >= launch.columns)
+        running.column = blockIdx.x + i / CUDA_RANKS * gridDim.x;
+        if (running.column >= launch.columns)
             return;
         if (peers >> p & 1)
             serve(p);
@@ -76,31 +77,32 @@ __device__ __forceinline__ void each_count(const cuda_launch &launch, operation 
 }
 
 /* The control warp, behind the stores of the whole block. */
-__device__ __forceinline__ void columns_tell(const cuda_launch &launch, operation &op, unsigned to)
+__device__ __forceinline__ void columns_tell(const cuda_launch &launch, operation &running,
+                                             unsigned to)
 {
     order_fence(); /* U2 pairs U2a */
-    each_count(launch, op, to, threadIdx.x, CUDA_CONTROL_THREADS, [&](unsigned p) {
-        order_store_line(&launch.peers[p]->arrivals[HOP_SENT][op.column][launch.rank],
-                         {1, op.flag});
+    each_count(launch, running, to, threadIdx.x, CUDA_CONTROL_THREADS, [&](unsigned p) {
+        order_store_line(&launch.peers[p]->arrivals[HOP_SENT][running.column][launch.rank],
+                         {1, running.flag});
     });
 }
 
 /* The workers. */
-__device__ __forceinline__ void columns_hear(const cuda_launch &launch, operation &op,
+__device__ __forceinline__ void columns_hear(const cuda_launch &launch, operation &running,
                                              unsigned from)
 {
-    each_count(launch, op, from, threadIdx.x - CUDA_CONTROL_THREADS,
+    each_count(launch, running, from, threadIdx.x - CUDA_CONTROL_THREADS,
                blockDim.x - CUDA_CONTROL_THREADS,
-               [&](unsigned p) { arrivals_hear(launch, op, HOP_SENT, launch.ranks[p], 0); });
+               [&](unsigned p) { arrivals_hear(launch, running, HOP_SENT, launch.ranks[p], 0); });
 }
 
 /* The control warp, a thread for each peer. */
-__device__ __forceinline__ bool headers_await(const cuda_launch &launch, const operation &op,
+__device__ __forceinline__ bool headers_await(const cuda_launch &launch, const operation &running,
                                               unsigned peers)
 {
     const unsigned p = threadIdx.x;
     return p >= CUDA_RANKS || !(peers >> p & 1) ||
-           operation_await_header(launch, op, launch.ranks[p]);
+           operation_await_header(launch, running, launch.ranks[p]);
 }
 
 __device__ __forceinline__ void push(const cuda_push &push)
@@ -108,15 +110,15 @@ __device__ __forceinline__ void push(const cuda_push &push)
     const cuda_launch &launch = push.launch;
     const unsigned all = all_peers(launch.size), to = launch.moves.sends & all;
     bool well = true;
-    operation op;
-    operation_begin(launch, op);
-    if (!operation_take_together(launch, op))
+    operation running;
+    operation_begin(launch, running);
+    if (!operation_take_together(launch, running))
         return;
     /* A header needs no fence: the launch has begun, so what the stream did with recv before has
      * ended. Nor does its poll: the stores to recv depend on it through a branch. */
     if (is_control_warp()) {
-        operation_control(launch, op);
-        well = headers_await(launch, op, to);
+        operation_control(launch, running);
+        well = headers_await(launch, running, to);
     } else {
         order_block_arrive(ORDER_ROW);
     }
@@ -127,12 +129,12 @@ __device__ __forceinline__ void push(const cuda_push &push)
         column_push(push, column);
     __syncthreads(); /* the copies of the whole block come before its arrival counts */
     if (!is_control_warp()) {
-        columns_hear(launch, op, launch.moves.receives & all);
+        columns_hear(launch, running, launch.moves.receives & all);
         return;
     }
-    columns_tell(launch, op, to);
+    columns_tell(launch, running, to);
     if (blockIdx.x == 0)
-        headers_await(launch, op, all & ~to);
+        headers_await(launch, running, all & ~to);
 }
 
 } // namespace

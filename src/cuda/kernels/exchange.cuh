@@ -60,24 +60,24 @@ __device__ __forceinline__ uint64_t number_of(const cuda_exchange &exchange)
 /* The control warp of a collective's block announces the number, */
 __device__ __noinline__ void number_announce(const cuda_launch &launch)
 {
-    operation op;
-    op.sequence = former_number(launch) + 1;
+    operation running;
+    running.sequence = former_number(launch) + 1;
     if (blockIdx.x != 0)
         return;
-    operation_announce(launch, op);
+    operation_announce(launch, running);
     if (launch.marked)
-        operation_mark(launch, op);
-    operation_compare_former(launch, op.sequence);
+        operation_mark(launch, running);
+    operation_compare_former(launch, running.sequence);
 }
 
 /* and writes the next state when all threads of the block have ended. */
 __device__ __noinline__ void number_advance(const cuda_launch &launch)
 {
-    operation op;
-    op.sequence = former_number(launch) + 1;
-    op.buffers = order_load_plain(&launch.control->rows[blockIdx.x].buffers);
+    operation running;
+    running.sequence = former_number(launch) + 1;
+    running.buffers = order_load_plain(&launch.control->rows[blockIdx.x].buffers);
     __syncwarp();
-    operation_advance(launch, op);
+    operation_advance(launch, running);
 }
 
 /* Looks at what may end a long wait for a message. As operation_keep_waiting(). If the peer has
@@ -160,7 +160,7 @@ template <bool SENDS, typename MESSAGES> struct channel {
     {
         const int source = SENDS ? launch.rank : peer, owner = SENDS ? peer : launch.rank;
         slots = launch.arenas[owner]->messages +
-                (place_of<true>(source, owner) * e.room + index) * (SLOTS * CUDA_SLOT_BYTES);
+                (slot_of<true>(source, owner) * e.room + index) * (SLOTS * CUDA_SLOT_BYTES);
     }
 
     static __device__ __forceinline__ operands operands_of(const cuda_transfer &transfer)

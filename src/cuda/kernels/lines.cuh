@@ -137,11 +137,11 @@ static __device__ __forceinline__ void lines_empty(unsigned char *buffer, unsign
 /* Waits for the lines of the wanted peers. x[p] is the p-th peer's, x[0] `mine`. */
 template <bool PACKED, int LEAVES>
 static __device__ __forceinline__ bool
-lines_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
+lines_await(const cuda_launch &launch, const operation &running, const unsigned char *slots,
             uint64_t stride, int size, unsigned wanted, unit<2> mine, unit<2> (&x)[LEAVES])
 {
     order_line line[LEAVES];
-    if (!operation_await<PACKED>(launch, op, slots, stride, size, wanted, line,
+    if (!operation_await<PACKED>(launch, running, slots, stride, size, wanted, line,
                                  [](const order_line &l) { return !line_is_empty(l); }))
         return false;
     x[0] = mine;
@@ -218,14 +218,14 @@ static __device__ __forceinline__ void chunks_push(TO to, unsigned chunks,
 /* Writes unit i of the other chunks, once it has arrived. */
 template <bool PACKED, int LEAVES, bool WHOLE = false, typename O>
 static __device__ __forceinline__ bool
-chunks_collect(const cuda_launch &launch, const operation &op, const O &user, uint64_t chunk,
+chunks_collect(const cuda_launch &launch, const operation &running, const O &user, uint64_t chunk,
                const unsigned char *slots, uint64_t stride, int size, unsigned chunks, uint64_t i)
 {
     const unsigned wanted = (WHOLE ? ~0u : chunks) & all_peers(size);
     unit<2> x[LEAVES];
     if (!wanted)
         return true;
-    if (!lines_await<PACKED>(launch, op, slots, stride, size, wanted, {0, 0}, x))
+    if (!lines_await<PACKED>(launch, running, slots, stride, size, wanted, {0, 0}, x))
         return false;
     if (WHOLE || chunks & CHUNKS_STORE) {
 #pragma unroll

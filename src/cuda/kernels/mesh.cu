@@ -36,7 +36,7 @@ __device__ __forceinline__ partial<D, WORDS> fold(const cuda_launch &launch,
                                                   const unit<WORDS> (&x)[QUAD])
 {
     const typename D::acc factor = factor_of<D>(launch);
-    return partial_of<D, WORDS>([&](const place &at) {
+    return partial_of<D, WORDS>([&](const position &at) {
         typename D::acc leaf[QUAD];
 #pragma unroll
         for (int p = 0; p < QUAD; p++)
@@ -50,7 +50,7 @@ template <typename D, int WORDS>
 __device__ __forceinline__ unit<WORDS>
 cross(const cuda_launch &launch, const partial<D, WORDS> &own, const partial<D, WORDS> &theirs)
 {
-    return result_of<D, WORDS>(launch, [&](const place &at) {
+    return result_of<D, WORDS>(launch, [&](const position &at) {
         return D::combine(launch.op, partial_at(own, at), partial_at(theirs, at));
     });
 }
@@ -60,35 +60,36 @@ cross(const cuda_launch &launch, const partial<D, WORDS> &own, const partial<D, 
 constexpr unsigned LINES = TILING_MESH_LINES;
 
 /* The lines of a source in an arena, from its line `at` on. */
-__device__ __forceinline__ unsigned char *lines_of(cuda_arena *arena, const operation &op,
+__device__ __forceinline__ unsigned char *lines_of(cuda_arena *arena, const operation &running,
                                                    int source, uint64_t at)
 {
-    const uint64_t half = op.sequence & 1;
+    const uint64_t half = running.sequence & 1;
     return arena->flagged + ((half * CUDA_RANKS + source) * LINES + at) * CUDA_LINE;
 }
 
 template <typename D>
-__device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const operation &op,
+__device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const operation &running,
                                              const operands<D, 1> &user)
 {
     constexpr int WIDER = partial<D, 1>::WIDER;
     const unsigned units = (unsigned)user.units(), step = worker_count();
     const int partner = launch.mesh.partner;
-    const auto has_come = [&](const order_line &line) { return line.high == op.flag; };
+    const auto has_come = [&](const order_line &line) { return line.high == running.flag; };
 
     for (unsigned at = worker_index(); at < units; at += step) {
         const unit<1> u = user.load(at);
 #pragma unroll
         for (int p = 1; p < QUAD; p++)
-            order_store_line(lines_of(launch.peers[p], op, launch.rank, at), {u.word[0], op.flag});
+            order_store_line(lines_of(launch.peers[p], running, launch.rank, at),
+                             {u.word[0], running.flag});
     }
     for (unsigned at = worker_index(); at < units; at += step) {
         unit<1> x[QUAD];
         order_line line[QUAD], across;
         partial<D, 1> theirs;
         x[0] = user.load(at);
-        if (!operation_await<false>(launch, op, lines_of(launch.own, op, 0, at), LINES * CUDA_LINE,
-                                    QUAD, all_peers(QUAD), line, has_come))
+        if (!operation_await<false>(launch, running, lines_of(launch.own, running, 0, at),
+                                    LINES * CUDA_LINE, QUAD, all_peers(QUAD), line, has_come))
             return;
 #pragma unroll
         for (int p = 1; p < QUAD; p++)
@@ -97,13 +98,14 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
 #pragma unroll
         for (int i = 0; i < WIDER; i++)
             order_store_line(
-                lines_of(launch.arenas[partner], op, launch.rank, (uint64_t)i * units + at),
-                {own.part[i].word[0], op.flag});
+                lines_of(launch.arenas[partner], running, launch.rank, (uint64_t)i * units + at),
+                {own.part[i].word[0], running.flag});
 #pragma unroll
         for (int i = 0; i < WIDER; i++) {
-            if (!operation_await_line(launch, op.sequence,
-                                      lines_of(launch.own, op, partner, (uint64_t)i * units + at),
-                                      partner, across, has_come))
+            if (!operation_await_line(
+                    launch, running.sequence,
+                    lines_of(launch.own, running, partner, (uint64_t)i * units + at), partner,
+                    across, has_come))
                 return;
             theirs.part[i] = {across.low};
         }
@@ -119,7 +121,7 @@ template <typename D> struct tiled {
     static constexpr unsigned PLANES = QUAD - 1 + WIDER; /* of hop 2; hop 1 leaves some */
 
     const cuda_launch &launch;
-    const operation &op;
+    const operation &running;
     const operands<D, 2> user;
     uint64_t units, quarter; /* units of 16 bytes: all, of a quarter */
     unsigned tile, tiles;    /* units of a tile, tiles of the column */
@@ -128,13 +130,13 @@ template <typename D> struct tiled {
     partial<D, 2> sums;      /* of the tile that was folded last */
 
     __device__ __forceinline__ tiled(const cuda_launch &operands, const operation &operation)
-        : launch(operands), op(operation), user(operands), units(user.units()),
+        : launch(operands), running(operation), user(operands), units(user.units()),
           quarter((units + QUAD - 1) / QUAD), worker(threadIdx.x - CUDA_CONTROL_THREADS),
           partner(1u << operands.mesh.partner)
     {
         tile = tiling_mesh(blockDim.x - CUDA_CONTROL_THREADS, WIDER);
         const uint64_t all = (quarter + tile - 1) / tile;
-        tiles = tiling_tiles(all, op.column, launch.columns);
+        tiles = tiling_tiles(all, running.column, launch.columns);
         quad = 0;
         for (int p = 1; p < QUAD; p++)
             quad |= 1u << launch.ranks[p];
@@ -143,7 +145,7 @@ template <typename D> struct tiled {
     /* The worker's unit of tile k, in the quarter of ranks[p]: `units` or more if there is none. */
     __device__ __forceinline__ uint64_t unit_of(int p, unsigned k) const
     {
-        const uint64_t in_quarter = ((uint64_t)k * launch.columns + op.column) * tile + worker;
+        const uint64_t in_quarter = ((uint64_t)k * launch.columns + running.column) * tile + worker;
         return worker < tile && in_quarter < quarter
                    ? launch.mesh.quarters[p] * quarter + in_quarter
                    : units;
@@ -153,7 +155,7 @@ template <typename D> struct tiled {
     __device__ __forceinline__ unsigned char *spot(cuda_arena *arena, int hop, unsigned k,
                                                    unsigned plane) const
     {
-        const uint64_t slot = (uint64_t)op.column * CUDA_TILE_SLOTS + k % CUDA_TILE_SLOTS;
+        const uint64_t slot = (uint64_t)running.column * CUDA_TILE_SLOTS + k % CUDA_TILE_SLOTS;
         return arena->tiles[hop] + ((slot * PLANES + plane) * tile + worker) * CUDA_LINE;
     }
 
@@ -168,7 +170,7 @@ template <typename D> struct tiled {
         for (int p = 1; p < QUAD; p++)
             if (unit_of(p, k) < units)
                 unit_store(spot(launch.peers[p], 0, k, p - 1), u[p]);
-        tile_tell(launch, op, 0, quad | partner, k);
+        tile_tell(launch, running, 0, quad | partner, k);
     }
 
     /* Call it when the inputs of the quad have arrived. */
@@ -185,21 +187,21 @@ template <typename D> struct tiled {
     __device__ __forceinline__ bool fold_tile(unsigned k)
     {
         const uint64_t at = unit_of(0, k);
-        if (!tile_hear(launch, op, 0, quad | partner, k))
+        if (!tile_hear(launch, running, 0, quad | partner, k))
             return false;
         if (at < units) {
             fold_unit(k, at);
             partial_store(spot(launch.arenas[launch.mesh.partner], 1, k, QUAD - 1),
                           (uint64_t)tile * CUDA_LINE, sums);
         }
-        tile_tell(launch, op, 1, partner, k);
+        tile_tell(launch, running, 1, partner, k);
         return true;
     }
 
     __device__ __forceinline__ bool cross_tile(unsigned k)
     {
         const uint64_t at = unit_of(0, k);
-        if (!tile_hear(launch, op, 1, partner, k))
+        if (!tile_hear(launch, running, 1, partner, k))
             return false;
         if (at < units) {
             const partial<D, 2> theirs =
@@ -210,13 +212,13 @@ template <typename D> struct tiled {
                 unit_store(spot(launch.peers[p], 1, k, p - 1), result);
             user.store(at, result);
         }
-        tile_tell(launch, op, 1, quad, k);
+        tile_tell(launch, running, 1, quad, k);
         return true;
     }
 
     __device__ __forceinline__ bool collect_tile(unsigned k) const
     {
-        if (!tile_hear(launch, op, 1, quad, k))
+        if (!tile_hear(launch, running, 1, quad, k))
             return false;
 #pragma unroll
         for (int p = 1; p < QUAD; p++)
@@ -246,14 +248,14 @@ template <typename D> struct tiled {
 
 template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &launch)
 {
-    operation op;
-    if (!operation_begin_tiles(launch, op))
+    operation running;
+    if (!operation_begin_tiles(launch, running))
         return;
     const operands<D, 1> user(launch);
     if (user.units() * partial<D, 1>::WIDER <= LINES)
-        mesh_flagged<D>(launch, op, user);
+        mesh_flagged<D>(launch, running, user);
     else
-        columns_run(launch, op, [&] { return tiled<D>(launch, op).run(); });
+        columns_run(launch, running, [&] { return tiled<D>(launch, running).run(); });
 }
 
 } // namespace

@@ -26,12 +26,12 @@ static __device__ __forceinline__ void one_shot(const cuda_launch &launch)
     const unsigned first = worker_index(), step = worker_count();
     const unsigned stride = REGION::stride(units, size);
 
-    operation op;
+    operation running;
     if (is_control_warp()) {
-        operation_begin(launch, op);
-        if (operation_take(launch, op)) {
-            REGION(op, units * (size - 1));
-            operation_control(launch, op);
+        operation_begin(launch, running);
+        if (operation_take(launch, running)) {
+            REGION(running, units * (size - 1));
+            operation_control(launch, running);
         }
         return;
     }
@@ -40,17 +40,17 @@ static __device__ __forceinline__ void one_shot(const cuda_launch &launch)
     uint64_t ready = spot.ready();
     operation_targets<REGION::PACKED>(launch, size, REGION::BASE, stride, first * CUDA_LINE,
                                       targets, ready);
-    operation_begin(launch, op, ready);
+    operation_begin(launch, running, ready);
     const unit<WORDS> kept = user.load(spot);
-    if (!operation_take(launch, op))
+    if (!operation_take(launch, running))
         return;
-    const REGION region(op, units * (size - 1));
+    const REGION region(running, units * (size - 1));
 
     /* 1. Push. */
     unit<WORDS> u = kept;
     unsigned offset = region.offset;
     for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
-        operation_push(targets, size, offset, REGION::line_of(op, u));
+        operation_push(targets, size, offset, REGION::line_of(running, u));
         at += step;
         if (ONCE)
             break;
@@ -68,8 +68,8 @@ static __device__ __forceinline__ void one_shot(const cuda_launch &launch)
         order_line line[LEAVES];
         unit<WORDS> x[LEAVES];
         if (!operation_await<REGION::PACKED>(
-                launch, op, slots + offset, stride, size, all_peers(size), line,
-                [&](const order_line &l) { return REGION::has_come(op, l); }))
+                launch, running, slots + offset, stride, size, all_peers(size), line,
+                [&](const order_line &l) { return REGION::has_come(running, l); }))
             return;
         x[0] = u;
 #pragma unroll

@@ -89,13 +89,13 @@ static __device__ __forceinline__ unsigned worker_count(void)
 
 /* Passes the grid dependency: nothing was touched before, and `ready` is known. Loads this block's
  * row. operation_take() waits for the row, so that the input can be loaded between the two. */
-static __device__ __forceinline__ void operation_begin(const cuda_launch &launch, operation &op,
-                                                       uint64_t ready = 0)
+static __device__ __forceinline__ void operation_begin(const cuda_launch &launch,
+                                                       operation &running, uint64_t ready = 0)
 {
     const cuda_row *row = &launch.control->rows[blockIdx.x];
     order_grid_wait_after((uint64_t)row | ready);
-    op.words = order_load_plain(row);
-    op.buffers = order_load_plain(&row->buffers);
+    running.words = order_load_plain(row);
+    running.buffers = order_load_plain(&row->buffers);
 }
 
 /* The device's part of the recorder. */
@@ -105,11 +105,11 @@ static __device__ __forceinline__ device_trace *operation_device_trace(const cud
 }
 
 /* Returns false if the communicator has failed; then the workers have arrived at the barrier. */
-static __device__ __forceinline__ bool operation_take(const cuda_launch &launch, operation &op)
+static __device__ __forceinline__ bool operation_take(const cuda_launch &launch, operation &running)
 {
-    op.sequence = op.words.low + 1;
-    op.flag = op.sequence << 16 | launch.tag;
-    if (op.words.high == 0)
+    running.sequence = running.words.low + 1;
+    running.flag = running.sequence << 16 | launch.tag;
+    if (running.words.high == 0)
         return true;
     if (!is_control_warp())
         order_block_arrive(ORDER_ROW);
@@ -121,11 +121,11 @@ static __device__ __forceinline__ bool operation_take(const cuda_launch &launch,
  * itself, some would leave and the others would wait for ever. So the block decides once. All its
  * threads call this. If it returns false all of them leave, the control warp too. */
 static __device__ __forceinline__ bool operation_take_together(const cuda_launch &launch,
-                                                               operation &op)
+                                                               operation &running)
 {
-    op.sequence = op.words.low + 1;
-    op.flag = op.sequence << 16 | launch.tag;
-    return order_block_all(op.words.high == 0);
+    running.sequence = running.words.low + 1;
+    running.flag = running.sequence << 16 | launch.tag;
+    return order_block_all(running.words.high == 0);
 }
 
 /* ---- failure --------------------------------------------------------------------------------- */
@@ -248,9 +248,9 @@ static __device__ __forceinline__ unsigned all_peers(int size)
     return (1u << size) - 2;
 }
 
-/* The place of a source in an owner's region. Packed regions have no place for the owner itself. */
+/* The slot of a source in an owner's region. Packed regions have no slot for the owner itself. */
 template <bool PACKED>
-static __device__ __forceinline__ unsigned place_of(unsigned source, unsigned owner)
+static __device__ __forceinline__ unsigned slot_of(unsigned source, unsigned owner)
 {
     return PACKED && source > owner ? source - 1 : source;
 }
@@ -267,7 +267,7 @@ operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t
 #pragma unroll
     for (int p = 1; p < LEAVES; p++) {
         targets[p] = (unsigned char *)launch.peers[p < size ? p : 0] + region +
-                     place_of<PACKED>(launch.rank, launch.ranks[p]) * stride + at;
+                     slot_of<PACKED>(launch.rank, launch.ranks[p]) * stride + at;
         ready |= (uint64_t)order_ready(targets[p]);
     }
 }
@@ -290,7 +290,7 @@ static __device__ __forceinline__ void operation_push(unsigned char *const (&tar
  * so they are computed at each poll. */
 template <bool PACKED, int LEAVES, typename HAS_COME>
 static __device__ __forceinline__ bool
-operation_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
+operation_await(const cuda_launch &launch, const operation &running, const unsigned char *slots,
                 uint64_t stride, int size, unsigned wanted, order_line (&line)[LEAVES],
                 HAS_COME has_come)
 {
@@ -301,7 +301,7 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
 #pragma unroll
     for (int p = 1; p < LEAVES && !MANY; p++) {
         slot[p] =
-            slots + place_of<PACKED>(launch.ranks[wanted >> p & 1 ? p : any], launch.rank) * stride;
+            slots + slot_of<PACKED>(launch.ranks[wanted >> p & 1 ? p : any], launch.rank) * stride;
         order_ready(slot[p]);
     }
     for (unsigned polls = 1;; polls++) {
@@ -309,7 +309,7 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
 #pragma unroll
         for (int p = 1; p < LEAVES; p++) {
             if (MANY)
-                slot[p] = slots + (uint64_t)place_of<PACKED>(launch.ranks[p], launch.rank) *
+                slot[p] = slots + (uint64_t)slot_of<PACKED>(launch.ranks[p], launch.rank) *
                                       (uint32_t)stride;
             line[p] = order_load_line_if(MANY ? wanted >> p & 1 : p < size, slot[p]);
         }
@@ -324,7 +324,7 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
             for (int p = 1; p < LEAVES; p++)
                 if (wanted >> p & 1 && !has_come(line[p]))
                     missing = launch.ranks[p];
-            start_ns = operation_keep_waiting(launch, op.sequence, missing, start_ns);
+            start_ns = operation_keep_waiting(launch, running.sequence, missing, start_ns);
             if (start_ns == 0)
                 return false;
         }
@@ -353,14 +353,15 @@ operation_await_line(const cuda_launch &launch, uint64_t sequence, const void *f
 
 /* Waits until the peer has entered the same operation. */
 static __device__ __forceinline__ bool operation_await_header(const cuda_launch &launch,
-                                                              const operation &op, int peer)
+                                                              const operation &running, int peer)
 {
     order_line line;
-    return operation_await_line(launch, op.sequence, &launch.own->headers[op.sequence & 1][peer],
-                                peer, line, [&](const order_line &header) {
-                                    return header.low == launch.signature &&
-                                           header.high == (launch.parameter | op.sequence << 32);
-                                });
+    return operation_await_line(
+        launch, running.sequence, &launch.own->headers[running.sequence & 1][peer], peer, line,
+        [&](const order_line &header) {
+            return header.low == launch.signature &&
+                   header.high == (launch.parameter | running.sequence << 32);
+        });
 }
 
 /* ---- the control warp ------------------------------------------------------------------------ */
@@ -368,11 +369,11 @@ static __device__ __forceinline__ bool operation_await_header(const cuda_launch 
 /* Sends the operation's header to every peer and keeps it for the next operation. Only barriers
  * wait for headers: data from a peer proves that the peer has entered. */
 static __device__ __forceinline__ void operation_announce(const cuda_launch &launch,
-                                                          const operation &op)
+                                                          const operation &running)
 {
     const int peer = threadIdx.x;
-    const unsigned parity = op.sequence & 1;
-    const order_line header = {launch.signature, launch.parameter | op.sequence << 32};
+    const unsigned parity = running.sequence & 1;
+    const order_line header = {launch.signature, launch.parameter | running.sequence << 32};
     if (peer == launch.rank)
         order_store_plain(&launch.control->former[parity], header);
     else if (peer < launch.size)
@@ -383,12 +384,12 @@ static __device__ __forceinline__ void operation_announce(const cuda_launch &lau
  * worker behind its others costs 2 to 7 percent of a small operation. The start of the next
  * operation shows the end. */
 static __device__ __forceinline__ void operation_mark(const cuda_launch &launch,
-                                                      const operation &op)
+                                                      const operation &running)
 {
     order_line *mark =
-        (order_line *)&operation_device_trace(launch)->marks[op.sequence % DEVICE_TRACE_MARKS];
-    const order_line what = {launch.signature, launch.parameter | op.sequence << 32};
-    const order_line when = {order_time_ns(), op.sequence};
+        (order_line *)&operation_device_trace(launch)->marks[running.sequence % DEVICE_TRACE_MARKS];
+    const order_line what = {launch.signature, launch.parameter | running.sequence << 32};
+    const order_line when = {order_time_ns(), running.sequence};
     if (threadIdx.x < 2)
         order_store_plain(mark + threadIdx.x, threadIdx.x ? when : what);
 }
@@ -412,13 +413,13 @@ static __device__ __forceinline__ void operation_compare_former(const cuda_launc
 
 /* Writes the state for the next operation, for any grid. */
 static __device__ __forceinline__ void operation_advance(const cuda_launch &launch,
-                                                         const operation &op)
+                                                         const operation &running)
 {
     for (unsigned r = blockIdx.x + threadIdx.x * gridDim.x; r < CUDA_BLOCKS;
          r += CUDA_CONTROL_THREADS * gridDim.x) {
         cuda_row *row = &launch.control->rows[r];
-        order_store_plain_u64(&row->sequence, op.sequence);
-        order_store_plain(&row->buffers, op.buffers);
+        order_store_plain_u64(&row->sequence, running.sequence);
+        order_store_plain(&row->buffers, running.buffers);
     }
 }
 
@@ -426,30 +427,30 @@ static __device__ __forceinline__ void operation_advance(const cuda_launch &laun
  * their row. The trigger lets the next launch come to the multiprocessors; that launch still waits
  * for our end. */
 static __device__ __forceinline__ void operation_control(const cuda_launch &launch,
-                                                         const operation &op)
+                                                         const operation &running)
 {
     order_grid_trigger();
     if (blockIdx.x == 0) {
-        operation_announce(launch, op);
+        operation_announce(launch, running);
         if (launch.marked)
-            operation_mark(launch, op);
+            operation_mark(launch, running);
     }
     order_block_sync(ORDER_ROW);
-    operation_advance(launch, op);
+    operation_advance(launch, running);
     if (blockIdx.x == 0)
-        operation_compare_former(launch, op.sequence);
+        operation_compare_former(launch, running.sequence);
 }
 
 /* The start of a kernel with tiles. Does the work of the control warp. Returns true to the workers,
  * unless the communicator has failed. */
 static __device__ __forceinline__ bool operation_begin_tiles(const cuda_launch &launch,
-                                                             operation &op)
+                                                             operation &running)
 {
-    operation_begin(launch, op);
-    if (!operation_take_together(launch, op))
+    operation_begin(launch, running);
+    if (!operation_take_together(launch, running))
         return false;
     if (is_control_warp())
-        operation_control(launch, op);
+        operation_control(launch, running);
     else
         order_block_arrive(ORDER_ROW);
     return !is_control_warp();

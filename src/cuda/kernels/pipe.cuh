@@ -69,12 +69,12 @@ struct byte_pipe {
         byte_lines_push(has, arena->copies[0][0] + offset, {u.word[0], u.word[1]},
                         told_at(arena, offset), tag_of(q), flag);
     }
-    static __device__ __forceinline__ bool resolve(const cuda_launch &launch, const operation &op,
-                                                   int peer, unsigned offset, uint64_t q,
-                                                   order_line &line)
+    static __device__ __forceinline__ bool resolve(const cuda_launch &launch,
+                                                   const operation &running, int peer,
+                                                   unsigned offset, uint64_t q, order_line &line)
     {
-        return byte_line_resolve(launch, op.sequence, told_at(launch.own, offset), peer, tag_of(q),
-                                 op.flag, line);
+        return byte_line_resolve(launch, running.sequence, told_at(launch.own, offset), peer,
+                                 tag_of(q), running.flag, line);
     }
 };
 
@@ -82,7 +82,7 @@ struct byte_pipe {
  * own block, and collect(q). */
 template <typename SELF, bool ONE_COLUMN> struct pipe_turns {
     const cuda_launch &launch;
-    operation op;
+    operation running;
     int size;
     unsigned to, from;             /* where push() and collect() have peers */
     bool loads;                    /* there is something to push or to copy */
@@ -132,7 +132,7 @@ template <typename SELF, bool ONE_COLUMN> struct pipe_turns {
     __device__ __forceinline__ unsigned offset_of(uint64_t q, int d, int source, int owner) const
     {
         return (set * CUDA_PIPES + (unsigned)(q % CUDA_PIPES)) * CUDA_COPY_BYTES +
-               place_of<true>(source, owner) * stride + (d * width + worker()) * CUDA_LINE;
+               slot_of<true>(source, owner) * stride + (d * width + worker()) * CUDA_LINE;
     }
 
     /* Waits until the targets have emptied the lines of piece q - 3. */
@@ -143,10 +143,11 @@ template <typename SELF, bool ONE_COLUMN> struct pipe_turns {
             order_line line;
             if (targets >> p & 1)
                 well = operation_await_line(
-                    launch, op.sequence, &launch.own->arrivals[0][column][launch.ranks[p]],
-                    launch.ranks[p], line, [&](const order_line &l) { /* Y1a pairs Y1 */
-                                                                      return l.high == op.flag &&
-                                                                             l.low > q - CUDA_PIPES;
+                    launch, running.sequence, &launch.own->arrivals[0][column][launch.ranks[p]],
+                    launch.ranks[p], line,
+                    [&](const order_line &l) { /* Y1a pairs Y1 */
+                                               return l.high == running.flag &&
+                                                      l.low > q - CUDA_PIPES;
                     });
         }
     }
@@ -170,14 +171,14 @@ template <typename SELF, bool ONE_COLUMN> struct pipe_turns {
      * of the p-th peer is sure to come. */
     __device__ __forceinline__ void control(unsigned sources)
     {
-        blocks_control(launch, op, sources);
+        blocks_control(launch, running, sources);
         for (uint64_t turn = 0; turn + CUDA_PIPES < turns && from; turn++) {
             order_block_sync(ORDER_EMPTIED);
             order_fence(); /* Y1 */
             each_column([&] {
                 if (threadIdx.x < size && from >> threadIdx.x & 1)
                     order_store_line(&launch.peers[threadIdx.x]->arrivals[0][column][launch.rank],
-                                     {turn + 1, op.flag});
+                                     {turn + 1, running.flag});
             });
             order_block_arrive(ORDER_FENCED);
         }
@@ -198,12 +199,12 @@ template <typename SELF, bool ONE_COLUMN> struct pipe_turns {
 
     __device__ __forceinline__ void run(SELF &self, unsigned sources)
     {
-        operation_begin(launch, op);
+        operation_begin(launch, running);
         if (!is_control_warp() && loads)
             self.load(0);
-        if (!operation_take_together(launch, op))
+        if (!operation_take_together(launch, running))
             return;
-        set = copies_take(&op.buffers.low);
+        set = copies_take(&running.buffers.low);
         if (is_control_warp()) {
             control(sources);
             return;
@@ -233,8 +234,8 @@ template <typename KIND, typename LINES, int DEPTH>
 struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>, KIND::ONE_COLUMN> {
     static constexpr int LEAVES = KIND::LEAVES;
     typedef pipe_turns<pipe, KIND::ONE_COLUMN> base;
-    using base::from, base::launch, base::lane, base::op, base::piece, base::size, base::stride,
-        base::to, base::well, base::width;
+    using base::from, base::launch, base::lane, base::running, base::piece, base::size,
+        base::stride, base::to, base::well, base::width;
     const typename KIND::operands user;
     const uint64_t units;     /* of the largest block */
     const bool copies;        /* the own block */
@@ -277,7 +278,7 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>, KIND::ONE_COLUMN> {
                     continue;
                 const unsigned offset = base::offset_of(q, d, launch.rank, launch.ranks[p]);
                 LINES::push(at < user.units_of(p, units), launch.peers[p], offset, u[d][p], q,
-                            op.flag);
+                            running.flag);
             }
             if (copies && at < units)
                 user.store_of(0, user.template spot_of<false>(at), u[d][0]);
@@ -295,7 +296,7 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>, KIND::ONE_COLUMN> {
             if (at >= user.units_of(0, units) || !well)
                 continue;
             const auto own = KIND::own_of(user, at);
-            well = operation_await<true>(launch, op, slots, stride, size, from, line,
+            well = operation_await<true>(launch, running, slots, stride, size, from, line,
                                          [](const order_line &l) { return !line_is_empty(l); });
             typename KIND::collector out(user, at, own);
 #pragma unroll
@@ -303,7 +304,7 @@ struct pipe : pipe_turns<pipe<KIND, LINES, DEPTH>, KIND::ONE_COLUMN> {
                 if (!(from >> p & 1) || !well)
                     continue;
                 const unsigned offset = base::offset_of(q, d, launch.ranks[p], launch.rank);
-                well = LINES::resolve(launch, op, launch.ranks[p], offset, q, line[p]);
+                well = LINES::resolve(launch, running, launch.ranks[p], offset, q, line[p]);
                 line_empty(launch.own->copies[0][0] + offset);
                 out.take(p, {line[p].low, line[p].high});
             }

@@ -405,11 +405,11 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
 
     /* launch_leaf() for values in registers. */
     static __device__ __forceinline__ uint64_t leaf_word(const unit<WORDS> (&x)[LEAVES], int l,
-                                                         int w, int place)
+                                                         int w, int position)
     {
-        if (l > place)
+        if (l > position)
             return x[l].word[w];
-        return l == place ? x[0].word[w] : x[l + 1 < LEAVES ? l + 1 : l].word[w];
+        return l == position ? x[0].word[w] : x[l + 1 < LEAVES ? l + 1 : l].word[w];
     }
 
     static __device__ __forceinline__ unit<WORDS> reduce(const unit<WORDS> (&x)[LEAVES],
@@ -497,12 +497,12 @@ static __device__ __forceinline__ void partial_store(unsigned char *to, uint64_t
 }
 
 /* Where an element is: in a word of the unit, and in a word of its partial result. */
-struct place {
+struct position {
     int word, shift;
     int partial_word, partial_shift;
 };
 
-/* Calls for every element: each word of the partial result with a place and a sum of bits. */
+/* Calls for every element: each word of the partial result with a position and a sum of bits. */
 template <typename D, int WORDS, typename EACH>
 static __device__ __forceinline__ void for_elements(EACH each)
 {
@@ -512,12 +512,12 @@ static __device__ __forceinline__ void for_elements(EACH each)
     for (int w = 0; w < WORDS * WIDER; w++)
 #pragma unroll 1
         for (int e = 0; e < 64 / ACC_BITS; e++)
-            each(place{w / WIDER, w % WIDER * (64 / WIDER) + e * BITS, w, e * ACC_BITS});
+            each(position{w / WIDER, w % WIDER * (64 / WIDER) + e * BITS, w, e * ACC_BITS});
 }
 
 template <typename D, int WORDS>
 static __device__ __forceinline__ typename D::acc partial_at(const partial<D, WORDS> &from,
-                                                             const place &at)
+                                                             const position &at)
 {
     typename D::acc value;
     const uint64_t bits =
@@ -528,20 +528,20 @@ static __device__ __forceinline__ typename D::acc partial_at(const partial<D, WO
 
 /* An element of an input, premultiplied. `factor`: factor_of() */
 template <typename D, int WORDS>
-static __device__ __forceinline__ typename D::acc input_at(const unit<WORDS> &from, const place &at,
-                                                           const cuda_launch &launch,
-                                                           typename D::acc factor)
+static __device__ __forceinline__ typename D::acc
+input_at(const unit<WORDS> &from, const position &at, const cuda_launch &launch,
+         typename D::acc factor)
 {
     const typename D::acc value = D::load(bits_element<D>(from.word[at.word] >> at.shift));
     return launch.op >= OP_PREMUL_SUM ? D::scale(value, factor) : value;
 }
 
-/* The partial result. `value` gives its elements by their places. */
+/* The partial result. `value` gives its elements by their positions. */
 template <typename D, int WORDS, typename VALUE>
 static __device__ __forceinline__ partial<D, WORDS> partial_of(VALUE value)
 {
     partial<D, WORDS> to = {};
-    for_elements<D, WORDS>([&](const place &at) {
+    for_elements<D, WORDS>([&](const position &at) {
         const typename D::acc acc = value(at);
         uint64_t bits = 0;
         memcpy(&bits, &acc, sizeof acc);
@@ -555,7 +555,7 @@ template <typename D, int WORDS, typename VALUE>
 static __device__ __forceinline__ unit<WORDS> result_of(const cuda_launch &launch, VALUE value)
 {
     unit<WORDS> to = {};
-    for_elements<D, WORDS>([&](const place &at) {
+    for_elements<D, WORDS>([&](const position &at) {
         typename D::acc acc = value(at);
         if (launch.op == OP_AVG)
             acc = D::mean(acc, launch.size);

@@ -6,7 +6,7 @@
  *     WORDS, PACKED, BASE      words of a unit; operation_targets(); its place in an arena
  *     stride(units, size)      bytes between sources
  *     offset                   where the operation's lines begin
- *     line_of(op, u)           the line of a unit; unit_of(line): back; has_come(op, line)
+ *     line_of(running, unit)   the line of a unit; unit_of(line): back; has_come(running, line)
  *     empty(launch)            empties the lines of an earlier operation
  */
 #ifndef TUTTI_CUDA_REGIONS_CUH
@@ -27,21 +27,22 @@ struct flagged_region {
     static constexpr unsigned HALF = CUDA_FLAGGED_BYTES / CUDA_HALVES;
     const unsigned offset;
 
-    __device__ __forceinline__ flagged_region(const operation &op, unsigned)
-        : offset((op.sequence & 1) * HALF)
+    __device__ __forceinline__ flagged_region(const operation &running, unsigned)
+        : offset((running.sequence & 1) * HALF)
     {
     }
     static __device__ __forceinline__ unsigned stride(unsigned, int size)
     {
         return HALF / size / CUDA_LINE * CUDA_LINE;
     }
-    static __device__ __forceinline__ order_line line_of(const operation &op, unit<1> u)
+    static __device__ __forceinline__ order_line line_of(const operation &running, unit<1> u)
     {
-        return {u.word[0], op.flag};
+        return {u.word[0], running.flag};
     }
-    static __device__ __forceinline__ bool has_come(const operation &op, const order_line &line)
+    static __device__ __forceinline__ bool has_come(const operation &running,
+                                                    const order_line &line)
     {
-        return line.high == op.flag;
+        return line.high == running.flag;
     }
     static __device__ __forceinline__ unit<1> unit_of(const order_line &line)
     {
@@ -52,11 +53,11 @@ struct flagged_region {
     }
     /* For blocks.cuh: pushes unit `at` of the block for the p-th peer, if this thread has one.
      * Gives a line that has come its bits; returns false if that fails. */
-    __device__ __forceinline__ void push(const cuda_launch &, const operation &op, int, uint64_t,
-                                         bool has, unsigned char *to, unit<1> u) const
+    __device__ __forceinline__ void push(const cuda_launch &, const operation &running, int,
+                                         uint64_t, bool has, unsigned char *to, unit<1> u) const
     {
         if (has)
-            order_store_line(to, line_of(op, u));
+            order_store_line(to, line_of(running, u));
     }
     __device__ __forceinline__ bool resolve(const cuda_launch &, const operation &, int, uint64_t,
                                             order_line &) const
@@ -73,8 +74,8 @@ struct full_region {
     const lines_use use;
     const unsigned offset;
 
-    __device__ __forceinline__ full_region(operation &op, unsigned lines)
-        : use(lines_take(&op.buffers.low, lines)), offset(use.buffer * CUDA_ONE_SHOT_BYTES)
+    __device__ __forceinline__ full_region(operation &running, unsigned lines)
+        : use(lines_take(&running.buffers.low, lines)), offset(use.buffer * CUDA_ONE_SHOT_BYTES)
     {
     }
     static __device__ __forceinline__ unsigned stride(unsigned units, int)
@@ -97,11 +98,11 @@ struct full_region {
     {
         lines_empty(launch.own->one_shot[use.last], use.dirty);
     }
-    __device__ __forceinline__ void push(const cuda_launch &, const operation &op, int, uint64_t,
-                                         bool has, unsigned char *to, unit<2> u) const
+    __device__ __forceinline__ void push(const cuda_launch &, const operation &running, int,
+                                         uint64_t, bool has, unsigned char *to, unit<2> u) const
     {
         if (has)
-            order_store_line(to, line_of(op, u));
+            order_store_line(to, line_of(running, u));
     }
     __device__ __forceinline__ bool resolve(const cuda_launch &, const operation &, int, uint64_t,
                                             order_line &) const
@@ -113,28 +114,31 @@ struct full_region {
 /* Byte lines in the same buffers: lines.cuh. The flagged lines of groups lie in the flagged region,
  * in the operation's half. */
 struct byte_region : full_region {
-    __device__ __forceinline__ byte_region(operation &op, unsigned lines) : full_region(op, lines)
+    __device__ __forceinline__ byte_region(operation &running, unsigned lines)
+        : full_region(running, lines)
     {
     }
     static __device__ __forceinline__ unsigned char *told_at(const cuda_launch &launch,
-                                                             const operation &op, cuda_arena *arena,
-                                                             int source, uint64_t at)
+                                                             const operation &running,
+                                                             cuda_arena *arena, int source,
+                                                             uint64_t at)
     {
-        return arena->flagged + (op.sequence & 1) * flagged_region::HALF +
+        return arena->flagged + (running.sequence & 1) * flagged_region::HALF +
                source * flagged_region::stride(0, launch.size) + at / CUDA_GROUP_LINES * CUDA_LINE;
     }
-    __device__ __forceinline__ void push(const cuda_launch &launch, const operation &op, int p,
+    __device__ __forceinline__ void push(const cuda_launch &launch, const operation &running, int p,
                                          uint64_t at, bool has, unsigned char *to, unit<2> u) const
     {
         byte_lines_push(has, to, {u.word[0], u.word[1]},
-                        told_at(launch, op, launch.peers[p], launch.rank, at), 0, op.flag);
+                        told_at(launch, running, launch.peers[p], launch.rank, at), 0,
+                        running.flag);
     }
-    __device__ __forceinline__ bool resolve(const cuda_launch &launch, const operation &op, int p,
-                                            uint64_t at, order_line &line) const
+    __device__ __forceinline__ bool resolve(const cuda_launch &launch, const operation &running,
+                                            int p, uint64_t at, order_line &line) const
     {
-        return byte_line_resolve(launch, op.sequence,
-                                 told_at(launch, op, launch.own, launch.ranks[p], at),
-                                 launch.ranks[p], 0, op.flag, line);
+        return byte_line_resolve(launch, running.sequence,
+                                 told_at(launch, running, launch.own, launch.ranks[p], at),
+                                 launch.ranks[p], 0, running.flag, line);
     }
 };
 

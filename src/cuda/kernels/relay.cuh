@@ -41,7 +41,7 @@ template <typename WAY, typename LINES>
 struct relay : pipe_turns<relay<WAY, LINES>, WAY::ONE_COLUMN> {
     static constexpr int LEAVES = WAY::LEAVES;
     typedef pipe_turns<relay, WAY::ONE_COLUMN> base;
-    using base::launch, base::lane, base::op, base::size, base::stride, base::to, base::well,
+    using base::launch, base::lane, base::running, base::size, base::stride, base::to, base::well,
         base::width;
     const block_operands<typename WAY::dtype, 2> user;
     static constexpr bool TO_ALL = WAY::TO_ALL;
@@ -107,7 +107,7 @@ struct relay : pipe_turns<relay<WAY, LINES>, WAY::ONE_COLUMN> {
             if (!(to >> p & 1))
                 continue;
             LINES::push(at < units, launch.peers[p], offset_of(q, 0, launch.rank, launch.ranks[p]),
-                        u[p], q, op.flag);
+                        u[p], q, running.flag);
             if (WAY::copies_own(launch) && at < units)
                 user.store(user.template spot_of<false>(at), u[p]);
         }
@@ -119,14 +119,14 @@ struct relay : pipe_turns<relay<WAY, LINES>, WAY::ONE_COLUMN> {
     {
         unsigned char *const slots = launch.own->copies[0][0] + offset_of(q, hop, 0, CUDA_RANKS);
         order_line line[LEAVES];
-        well = operation_await<true>(launch, op, slots, stride, size, wanted, line,
+        well = operation_await<true>(launch, running, slots, stride, size, wanted, line,
                                      [](const order_line &l) { return !line_is_empty(l); });
 #pragma unroll
         for (int p = 1; p < LEAVES; p++) {
             if (!(wanted >> p & 1) || !well)
                 continue;
             const unsigned offset = offset_of(q, hop, launch.ranks[p], launch.rank);
-            well = LINES::resolve(launch, op, launch.ranks[p], offset, q, line[p]);
+            well = LINES::resolve(launch, running, launch.ranks[p], offset, q, line[p]);
             line_empty(launch.own->copies[0][0] + offset);
             take(p, unit<2>{line[p].low, line[p].high});
         }
@@ -150,7 +150,7 @@ struct relay : pipe_turns<relay<WAY, LINES>, WAY::ONE_COLUMN> {
         for (int p = 1; p < LEAVES; p++)
             if (receivers >> p & 1)
                 LINES::push(at < units, launch.peers[p],
-                            offset_of(q, 1, launch.rank, launch.ranks[p]), result, q, op.flag);
+                            offset_of(q, 1, launch.rank, launch.ranks[p]), result, q, running.flag);
         if (!WAY::TO_ROOT && at < units)
             user.store(user.template spot_of<false>(at), result);
     }

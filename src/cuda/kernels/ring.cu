@@ -29,7 +29,7 @@ template <typename D> struct course {
     static constexpr unsigned WIDER = partial<D, 2>::WIDER;
 
     const cuda_launch &launch;
-    const operation &op;
+    const operation &running;
     const operands<D, 2> user;
     uint64_t units, chunk; /* units of 16 bytes: all, of a chunk */
     unsigned planes;       /* of a turn's messages */
@@ -37,19 +37,20 @@ template <typename D> struct course {
     int size;
 
     __device__ __forceinline__ course(const cuda_launch &operands, const operation &operation)
-        : launch(operands), op(operation), user(operands), units(user.units()), size(operands.size)
+        : launch(operands), running(operation), user(operands), units(user.units()),
+          size(operands.size)
     {
         chunk = tiling_ring_chunk(user.count, size, sizeof(typename D::element)) / user.ELEMENTS;
         planes = tiling_ring_plane(2 * size - 2, size - 1, WIDER);
         tile = tiling_ring(planes);
         const uint64_t all = (chunk + tile - 1) / tile;
-        tiles = tiling_tiles(all, op.column, launch.columns);
+        tiles = tiling_tiles(all, running.column, launch.columns);
     }
 
     /* Unit i of tile k of the present chunk of a step; `units` or more if there is none. */
     __device__ __forceinline__ uint64_t unit_of(int step, unsigned k, unsigned i) const
     {
-        const uint64_t at = ((uint64_t)k * launch.columns + op.column) * tile + i;
+        const uint64_t at = ((uint64_t)k * launch.columns + running.column) * tile + i;
         const int c = (launch.ring.position + 2 * size - step) % size;
         return at < chunk ? c * chunk + at : units;
     }
@@ -59,7 +60,7 @@ template <typename D> struct course {
                                                    unsigned i) const
     {
         const unsigned plane = tiling_ring_plane((unsigned)step, size - 1, WIDER);
-        const uint64_t messages = (uint64_t)op.column * TURNS + turn % TURNS;
+        const uint64_t messages = (uint64_t)running.column * TURNS + turn % TURNS;
         return arena->tiles[1] + ((messages * planes + plane) * tile + i) * CUDA_LINE;
     }
 
@@ -73,7 +74,7 @@ template <typename D> struct course {
         const typename D::acc factor = factor_of<D>(launch);
         if (step == 0) {
             const unit<2> own = user.load(at);
-            partial_store(to, plane, partial_of<D, 2>([&](const place &e) {
+            partial_store(to, plane, partial_of<D, 2>([&](const position &e) {
                               return input_at<D>(own, e, launch, factor);
                           }));
             return;
@@ -81,7 +82,7 @@ template <typename D> struct course {
         if (step < size) {
             const unit<2> own = user.load(at);
             const partial<D, 2> sum = partial_load<D>(from, plane);
-            const auto both = [&](const place &e) {
+            const auto both = [&](const position &e) {
                 return D::combine(launch.op, partial_at(sum, e),
                                   input_at<D>(own, e, launch, factor));
             };
@@ -121,9 +122,9 @@ template <typename D> struct course {
         const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;
         bool come = true;
         if (self == 0 && turn > 0)
-            come = arrivals_hear(launch, op, 0, launch.ring.before, turn - 1);
+            come = arrivals_hear(launch, running, 0, launch.ring.before, turn - 1);
         if (self == 1)
-            come = arrivals_hear(launch, op, 1, launch.ring.after, turn);
+            come = arrivals_hear(launch, running, 1, launch.ring.after, turn);
         return order_workers_all(come);
     }
 
@@ -132,9 +133,9 @@ template <typename D> struct course {
         const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;
         order_workers_all(true);
         if (self == 0)
-            arrivals_tell(launch, op, 0, launch.ring.after, turn);
+            arrivals_tell(launch, running, 0, launch.ring.after, turn);
         if (self == 1)
-            arrivals_tell(launch, op, 1, launch.ring.before, turn + 1);
+            arrivals_tell(launch, running, 1, launch.ring.before, turn + 1);
     }
 
     /* Returns false if a wait has failed. */
@@ -144,7 +145,7 @@ template <typename D> struct course {
             return true;
         const unsigned last = tiles + 2 * size - 3;
         if (threadIdx.x - CUDA_CONTROL_THREADS == 1)
-            arrivals_tell(launch, op, 1, launch.ring.before, 0);
+            arrivals_tell(launch, running, 1, launch.ring.before, 0);
         for (unsigned turn = 0; turn <= last; turn++) {
             if (!turn_hear(turn))
                 return false;
@@ -158,9 +159,9 @@ template <typename D> struct course {
 
 template <typename D> __device__ __forceinline__ void ring(const cuda_launch &launch)
 {
-    operation op;
-    if (operation_begin_tiles(launch, op))
-        columns_run(launch, op, [&] { return course<D>(launch, op).run(); });
+    operation running;
+    if (operation_begin_tiles(launch, running))
+        columns_run(launch, running, [&] { return course<D>(launch, running).run(); });
 }
 
 } // namespace

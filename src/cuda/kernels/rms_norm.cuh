@@ -160,8 +160,8 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
     }
 
     /* A line of a tensor of the dtype. */
-    __device__ __forceinline__ unsigned char *place(const void *tensor, unsigned row,
-                                                    int line) const
+    __device__ __forceinline__ unsigned char *line_at(const void *tensor, unsigned row,
+                                                      int line) const
     {
         return (unsigned char *)tensor +
                (((uint64_t)row * units + worker + line / LINES * RMS_WORKERS) * LINES +
@@ -176,7 +176,7 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
     {
 #pragma unroll
         for (int n = 0; n < N; n++)
-            u[n] = has(first + n) ? unit_load<2>(place(tensor, row, first + n)) : unit<2>{};
+            u[n] = has(first + n) ? unit_load<2>(line_at(tensor, row, first + n)) : unit<2>{};
     }
 
     /* Those of unit i, with the bias. */
@@ -300,7 +300,7 @@ template <typename D, int UNITS, bool KEEPS> struct rms_row {
             return;
 #pragma unroll
         for (int l = 0; l < LINES; l++)
-            unit_store(place(tensor, row, i * LINES + l), u[l]);
+            unit_store(line_at(tensor, row, i * LINES + l), u[l]);
     }
 
     __device__ __forceinline__ void store_quantised(unsigned row, int i, const float (&y)[RMS_UNIT],

@@ -42,7 +42,7 @@
  * memory. */
 template <int N, int SOURCES, typename SLOT, typename RANK, typename ROW>
 static __device__ __forceinline__ bool
-rms_await(const cuda_launch &launch, const operation &op, int sources, SLOT slot, RANK rank_of,
+rms_await(const cuda_launch &launch, const operation &running, int sources, SLOT slot, RANK rank_of,
           const ROW &row, int first, order_line (&line)[N][SOURCES])
 {
     uint64_t start_ns = 0;
@@ -69,7 +69,7 @@ rms_await(const cuda_launch &launch, const operation &op, int sources, SLOT slot
                 for (int p = 0; p < SOURCES; p++)
                     if (line_is_empty(line[n][p]))
                         missing = p;
-            start_ns = operation_keep_waiting(launch, op.sequence, rank_of(missing), start_ns);
+            start_ns = operation_keep_waiting(launch, running.sequence, rank_of(missing), start_ns);
             if (start_ns == 0)
                 return false;
         }
@@ -100,22 +100,22 @@ static __device__ __forceinline__ unit<2> rms_reduce(unit<2> (&in)[LEAVES],
  * the row, in the region of the first source; sources are `stride` bytes apart. */
 template <typename D, int SUM_OF, typename ROW>
 static __device__ __forceinline__ void
-rms_await_sums(const cuda_launch &launch, const operation &op, int size, const unsigned char *slots,
-               unsigned stride, unsigned r, ROW &row)
+rms_await_sums(const cuda_launch &launch, const operation &running, int size,
+               const unsigned char *slots, unsigned stride, unsigned r, ROW &row)
 {
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS, SOURCES = LEAVES - 1,
                   N = ROW::ALL == 1 || SOURCES * ROW::LINES > 4 ? 1
                       : SOURCES > 1                             ? 2
                                                                 : ROW::AT_ONCE;
-    const auto slot_of = [&](int p) {
-        return slots + place_of<true>(launch.ranks[p + 1 < size ? p + 1 : 0], launch.rank) * stride;
+    const auto address_of = [&](int p) {
+        return slots + slot_of<true>(launch.ranks[p + 1 < size ? p + 1 : 0], launch.rank) * stride;
     };
     /* Many addresses would not fit in registers, so they are computed at each poll. */
     const unsigned char *few[SOURCES > 2 ? 1 : SOURCES];
 #pragma unroll
     for (int p = 0; p < SOURCES && SOURCES <= 2; p++)
-        few[SOURCES > 2 ? 0 : p] = slot_of(p);
-    const auto slot = [&](int p) { return SOURCES > 2 ? slot_of(p) : few[SOURCES > 2 ? 0 : p]; };
+        few[SOURCES > 2 ? 0 : p] = address_of(p);
+    const auto slot = [&](int p) { return SOURCES > 2 ? address_of(p) : few[SOURCES > 2 ? 0 : p]; };
     const auto rank_of = [&](int p) { return launch.ranks[p + 1]; };
 #pragma unroll
     for (int l = 0; l < ROW::ALL; l += N) {
@@ -125,7 +125,7 @@ rms_await_sums(const cuda_launch &launch, const operation &op, int size, const u
             break;
         if (!ROW::FEW)
             row.template load<N>(launch.send, r, l, mine);
-        row.ok = rms_await<N>(launch, op, size - 1, slot, rank_of, row, l, line);
+        row.ok = rms_await<N>(launch, running, size - 1, slot, rank_of, row, l, line);
 #pragma unroll
         for (int n = 0; n < N; n++) {
             unit<2> in[LEAVES];
@@ -147,9 +147,9 @@ rms_await_sums(const cuda_launch &launch, const operation &op, int size, const u
 /* Sets row.x to the sums that rank `owner` has pushed. `slot`: this worker's first line of the row.
  */
 template <typename D, typename ROW>
-static __device__ __forceinline__ void rms_await_row(const cuda_launch &launch, const operation &op,
-                                                     unsigned owner, const unsigned char *slot,
-                                                     ROW &row)
+static __device__ __forceinline__ void rms_await_row(const cuda_launch &launch,
+                                                     const operation &running, unsigned owner,
+                                                     const unsigned char *slot, ROW &row)
 {
     constexpr int N = ROW::AT_ONCE;
     const auto one = [&](int) { return slot; };
@@ -159,7 +159,7 @@ static __device__ __forceinline__ void rms_await_row(const cuda_launch &launch, 
         if (!row.ok || !row.has(l))
             break;
         row.ok = rms_await<N>(
-            launch, op, 1, one, [&](int) { return owner; }, row, l, line);
+            launch, running, 1, one, [&](int) { return owner; }, row, l, line);
 #pragma unroll
         for (int n = 0; n < N; n++)
             row.x[l + n] = {line[n][0].low, line[n][0].high};

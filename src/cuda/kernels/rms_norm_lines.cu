@@ -21,12 +21,12 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
     const unsigned row_bytes = row.row_bytes(), stride = norm.tokens * row_bytes,
                    lines = stride / CUDA_LINE * (size - 1);
 
-    operation op;
+    operation running;
     if (is_control_warp()) {
-        operation_begin(launch, op);
-        if (operation_take(launch, op)) {
-            full_region(op, lines);
-            operation_control(launch, op);
+        operation_begin(launch, running);
+        if (operation_take(launch, running)) {
+            full_region(running, lines);
+            operation_control(launch, running);
         }
         return;
     }
@@ -34,11 +34,11 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
     uint64_t ready = 1;
     operation_targets<true>(launch, size, full_region::BASE, stride, row.worker * CUDA_LINE,
                             targets, ready);
-    operation_begin(launch, op, ready);
+    operation_begin(launch, running, ready);
     row.load_input(blockIdx.x);
     row.load_residual(blockIdx.x);
-    row.ok = operation_take(launch, op);
-    const full_region region(op, lines);
+    row.ok = operation_take(launch, running);
+    const full_region region(running, lines);
 
     /* 1. Push. */
     for (unsigned r = blockIdx.x; r < norm.tokens && row.ok; r += gridDim.x)
@@ -62,8 +62,8 @@ __device__ __forceinline__ void rms_norm_lines(const cuda_rms_norm &norm)
             row.load_input(r);
             row.load_residual(r);
         }
-        rms_await_sums<D, SUM_OF>(launch, op, size, slots + region.offset + r * row_bytes, stride,
-                                  r, row);
+        rms_await_sums<D, SUM_OF>(launch, running, size, slots + region.offset + r * row_bytes,
+                                  stride, r, row);
         if (!row.finish(r))
             return;
     }

@@ -26,22 +26,22 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
                    stride = chunk * row_bytes, hop = (size - 1) * stride,
                    lines = 2 * hop / CUDA_LINE;
 
-    operation op;
+    operation running;
     if (is_control_warp()) {
-        operation_begin(launch, op);
-        if (operation_take(launch, op)) {
-            lines_take(&op.buffers.high, lines);
-            operation_control(launch, op);
+        operation_begin(launch, running);
+        if (operation_take(launch, running)) {
+            lines_take(&running.buffers.high, lines);
+            operation_control(launch, running);
         }
         return;
     }
-    operation_begin(launch, op);
-    row.ok = operation_take(launch, op);
-    const lines_use use = lines_take(&op.buffers.high, lines);
+    operation_begin(launch, running);
+    row.ok = operation_take(launch, running);
+    const lines_use use = lines_take(&running.buffers.high, lines);
     const unsigned char *const slots = launch.own->two_shot[use.buffer] + row.worker * CUDA_LINE;
     /* This worker's first line of this rank's rows in a hop of a peer's buffer. */
     const auto target = [&](cuda_arena *arena, unsigned rank) {
-        return arena->two_shot[use.buffer] + place_of<true>(launch.rank, rank) * stride +
+        return arena->two_shot[use.buffer] + slot_of<true>(launch.rank, rank) * stride +
                row.worker * CUDA_LINE;
     };
 
@@ -73,7 +73,7 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
             row.load_residual(r);
             if (!others) {
                 row.load_input(r);
-                rms_await_sums<D, SUM_OF>(launch, op, size, slot, stride, r, row);
+                rms_await_sums<D, SUM_OF>(launch, running, size, slot, stride, r, row);
 #pragma unroll
                 for (int p = 1; p < LEAVES; p++) {
                     unsigned char *const to =
@@ -84,8 +84,8 @@ __device__ __forceinline__ void rms_norm_two_shot(const cuda_rms_norm &norm)
                             order_store_line(to + row.offset(l), line_of(row.x[l]));
                 }
             } else {
-                const unsigned place = place_of<true>(owner, launch.rank);
-                rms_await_row<D>(launch, op, owner, slot + hop + place * stride, row);
+                const unsigned index = slot_of<true>(owner, launch.rank);
+                rms_await_row<D>(launch, running, owner, slot + hop + index * stride, row);
             }
             if (!row.finish(r))
                 return;

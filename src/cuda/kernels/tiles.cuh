@@ -66,26 +66,26 @@ tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, 
 /* ---- arrival counts -------------------------------------------------------------------------- */
 
 /* Tells a rank that tile k of this hop has arrived from this rank. */
-static __device__ __forceinline__ void arrivals_tell(const cuda_launch &launch, const operation &op,
-                                                     int hop, int peer, unsigned k)
+static __device__ __forceinline__ void
+arrivals_tell(const cuda_launch &launch, const operation &running, int hop, int peer, unsigned k)
 {
     order_fence(); /* U1 pairs U1a, U2 pairs U2a */
-    order_store_line(&launch.arenas[peer]->arrivals[hop][op.column][launch.rank],
-                     {(uint64_t)k + 1, op.flag});
+    order_store_line(&launch.arenas[peer]->arrivals[hop][running.column][launch.rank],
+                     {(uint64_t)k + 1, running.flag});
 }
 
 /* Waits until a rank's tile k of this hop has arrived. An arrival count of the next operation (its
  * number wraps in 48 bits) says the same: a rank that counts for the next operation has ended this
  * one, and no rank ends the next before this rank has entered it. */
-static __device__ __forceinline__ bool arrivals_hear(const cuda_launch &launch, const operation &op,
-                                                     int hop, int peer, unsigned k)
+static __device__ __forceinline__ bool
+arrivals_hear(const cuda_launch &launch, const operation &running, int hop, int peer, unsigned k)
 {
     order_line line;
     const bool come = operation_await_line(
-        launch, op.sequence, &launch.own->arrivals[hop][op.column][peer], peer, line,
+        launch, running.sequence, &launch.own->arrivals[hop][running.column][peer], peer, line,
         [&](const order_line &count) {
-            const uint64_t ahead = (count.high - (op.sequence << 16)) >> 16;
-            return count.high == op.flag ? count.low > k : ahead == 1 && count.low > 0;
+            const uint64_t ahead = (count.high - (running.sequence << 16)) >> 16;
+            return count.high == running.flag ? count.low > k : ahead == 1 && count.low > 0;
         });
     order_fence(); /* U1a pairs U1, U2a pairs U2 */
     return come;
@@ -98,34 +98,34 @@ static __device__ __forceinline__ unsigned all_others(const cuda_launch &launch)
 }
 
 /* Tells these ranks that tile k of this hop has come, after the stores of the whole block. */
-static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, const operation &op,
-                                                 int hop, unsigned ranks, unsigned k)
+static __device__ __forceinline__ void
+tile_tell(const cuda_launch &launch, const operation &running, int hop, unsigned ranks, unsigned k)
 {
     const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;
     order_workers_all(true);
     if (self < CUDA_RANKS && ranks >> self & 1)
-        arrivals_tell(launch, op, hop, (int)self, k);
+        arrivals_tell(launch, running, hop, (int)self, k);
 }
 
 /* Waits until tile k of this hop has come from all of these ranks; returns the same to the whole
  * block. */
-static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, const operation &op,
-                                                 int hop, unsigned ranks, unsigned k)
+static __device__ __forceinline__ bool
+tile_hear(const cuda_launch &launch, const operation &running, int hop, unsigned ranks, unsigned k)
 {
     const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;
     bool come = true;
     if (self < CUDA_RANKS && ranks >> self & 1)
-        come = arrivals_hear(launch, op, hop, (int)self, k);
+        come = arrivals_hear(launch, running, hop, (int)self, k);
     return order_workers_all(come);
 }
 
 /* Serves the block's columns. `serve` returns false if a wait has failed. */
 template <typename SERVE>
-static __device__ __forceinline__ void columns_run(const cuda_launch &launch, operation &op,
+static __device__ __forceinline__ void columns_run(const cuda_launch &launch, operation &running,
                                                    SERVE serve)
 {
 #pragma unroll 1
-    for (op.column = blockIdx.x; op.column < launch.columns; op.column += gridDim.x)
+    for (running.column = blockIdx.x; running.column < launch.columns; running.column += gridDim.x)
         if (!serve())
             return;
 }
@@ -160,9 +160,9 @@ static __device__ __forceinline__ void tile_push(const cuda_launch &launch, cons
 
 /* Reduces one tile of the own chunk: from the sources to the output and all peers. */
 template <typename D, typename O>
-static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, const operation &op,
-                                                   const O &user, const tiling &plan, int size,
-                                                   unsigned k)
+static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch,
+                                                   const operation &running, const O &user,
+                                                   const tiling &plan, int size, unsigned k)
 {
     const uint64_t start = tile_start(plan, k), chunk_start = launch.rank * plan.chunk + start;
     for (unsigned i = threadIdx.x - CUDA_CONTROL_THREADS;
@@ -191,9 +191,9 @@ static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, co
 
 /* Writes one tile of every peer's chunk to the output. */
 template <typename O>
-static __device__ __forceinline__ void tile_write(const cuda_launch &launch, const operation &op,
-                                                  const O &user, const tiling &plan, int size,
-                                                  unsigned k)
+static __device__ __forceinline__ void tile_write(const cuda_launch &launch,
+                                                  const operation &running, const O &user,
+                                                  const tiling &plan, int size, unsigned k)
 {
     const uint64_t start = tile_start(plan, k);
     for (unsigned i = threadIdx.x - CUDA_CONTROL_THREADS; i < plan.tile && start + i < plan.chunk;
@@ -216,27 +216,27 @@ static __device__ __forceinline__ void tile_write(const cuda_launch &launch, con
 /* Returns false if a wait has failed. */
 template <typename D>
 static __device__ __forceinline__ bool two_shot_column(const cuda_launch &launch,
-                                                       const operation &op)
+                                                       const operation &running)
 {
     const int size = launch.size;
     const unsigned others = all_others(launch);
     const operands<D, 2> user(launch);
-    const tiling plan = tiling_of(user.units(), size, op.column, launch.columns);
+    const tiling plan = tiling_of(user.units(), size, running.column, launch.columns);
     for (unsigned k = 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {
             tile_push(launch, user, plan, size, k);
-            tile_tell(launch, op, 0, others, k);
+            tile_tell(launch, running, 0, others, k);
         }
         if (k >= 1 && k - 1 < plan.tiles) {
-            if (!tile_hear(launch, op, 0, others, k - 1))
+            if (!tile_hear(launch, running, 0, others, k - 1))
                 return false;
-            tile_reduce<D>(launch, op, user, plan, size, k - 1);
-            tile_tell(launch, op, 1, others, k - 1);
+            tile_reduce<D>(launch, running, user, plan, size, k - 1);
+            tile_tell(launch, running, 1, others, k - 1);
         }
         if (k >= 2) {
-            if (!tile_hear(launch, op, 1, others, k - 2))
+            if (!tile_hear(launch, running, 1, others, k - 2))
                 return false;
-            tile_write(launch, op, user, plan, size, k - 2);
+            tile_write(launch, running, user, plan, size, k - 2);
         }
     }
     return true;
@@ -245,9 +245,9 @@ static __device__ __forceinline__ bool two_shot_column(const cuda_launch &launch
 template <typename D>
 static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
 {
-    operation op;
-    if (operation_begin_tiles(launch, op))
-        columns_run(launch, op, [&] { return two_shot_column<D>(launch, op); });
+    operation running;
+    if (operation_begin_tiles(launch, running))
+        columns_run(launch, running, [&] { return two_shot_column<D>(launch, running); });
 }
 
 #endif

@@ -25,12 +25,12 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     const unsigned chunk = (ONCE ? units : units + size - 1) / size;
     const unsigned first = worker_index(), step = worker_count();
 
-    operation op;
+    operation running;
     if (is_control_warp()) {
-        operation_begin(launch, op);
-        if (operation_take(launch, op)) {
-            lines_take(&op.buffers.high, 2 * (size - 1) * chunk);
-            operation_control(launch, op);
+        operation_begin(launch, running);
+        if (operation_take(launch, running)) {
+            lines_take(&running.buffers.high, 2 * (size - 1) * chunk);
+            operation_control(launch, running);
         }
         return;
     }
@@ -40,13 +40,13 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     uint64_t ready = chunks;
     operation_targets<true>(launch, size, offsetof(cuda_arena, two_shot), stride, first * CUDA_LINE,
                             targets, ready);
-    operation_begin(launch, op, ready);
+    operation_begin(launch, running, ready);
     unit<2> u[LEAVES];
     chunks_load<ONCE>(launch, user, chunk, size, chunks, first, u);
-    if (!operation_take(launch, op))
+    if (!operation_take(launch, running))
         return;
     unit<2> mine = u[0];
-    const lines_use use = lines_take(&op.buffers.high, 2 * (size - 1) * chunk);
+    const lines_use use = lines_take(&running.buffers.high, 2 * (size - 1) * chunk);
     const unsigned buffer = use.buffer * CUDA_TWO_SHOT_BYTES;
     const unsigned char *const slots = launch.own->two_shot[use.buffer];
 
@@ -71,8 +71,8 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     for (unsigned i = first; i < chunk && (ONCE || own_chunk + i < units);
          offset += step * CUDA_LINE) {
         unit<2> x[LEAVES];
-        if (!lines_await<true>(launch, op, slots + i * CUDA_LINE, stride, size, all_peers(size),
-                               mine, x))
+        if (!lines_await<true>(launch, running, slots + i * CUDA_LINE, stride, size,
+                               all_peers(size), mine, x))
             return;
         const unit<2> result = reduction<D, SUM_OF, 2>::reduce(x, launch);
         operation_push(targets, size, offset, line_of(result));
@@ -89,7 +89,7 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     /* 3. Write the others' results. */
     for (unsigned i = first; i < chunk; i += step)
         if (!chunks_collect<true, LEAVES, ONCE>(
-                launch, op, user, chunk, slots + hop + i * CUDA_LINE, stride, size,
+                launch, running, user, chunk, slots + hop + i * CUDA_LINE, stride, size,
                 chunks_of<LEAVES, ONCE>(launch, user, chunk, size, i), i) ||
             ONCE)
             return;

@@ -101,7 +101,7 @@ struct cut {
 template <typename D, int SUM_OF, int DEPTH> struct shared_block {
     static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const cuda_launch &launch;
-    operation op;
+    operation running;
     const operands<D, 2> user;
     const int size;
     const uint64_t chunk;
@@ -138,7 +138,8 @@ template <typename D, int SUM_OF, int DEPTH> struct shared_block {
             if (!(chunks & 1) || !well)
                 return;
             const unit<2> own = user.load(launch.rank * chunk + i);
-            well = lines_await<false>(launch, op, slots, stride, size, all_peers(size), own, x);
+            well =
+                lines_await<false>(launch, running, slots, stride, size, all_peers(size), own, x);
             if (!well)
                 return;
             const unit<2> result = reduction<D, SUM_OF, 2>::reduce(x, launch);
@@ -171,8 +172,8 @@ template <typename D, int SUM_OF, int DEPTH> struct shared_block {
     {
         units(turn, [&](uint64_t i, unsigned at, unsigned chunks) {
             unsigned char *const results = launch.own->pipes[pipe][1] + at;
-            well = well && chunks_collect<false, LEAVES>(launch, op, user, chunk, results, stride,
-                                                         size, chunks, i);
+            well = well && chunks_collect<false, LEAVES>(launch, running, user, chunk, results,
+                                                         stride, size, chunks, i);
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
                 if (well && chunks >> p & 1)
@@ -182,11 +183,11 @@ template <typename D, int SUM_OF, int DEPTH> struct shared_block {
 
     __device__ __forceinline__ void run()
     {
-        operation_begin(launch, op);
-        if (!operation_take_together(launch, op))
+        operation_begin(launch, running);
+        if (!operation_take_together(launch, running))
             return;
         order_block_arrive(ORDER_ROW);
-        unsigned pipe = pipes_take(&op.buffers.high, 0);
+        unsigned pipe = pipes_take(&running.buffers.high, 0);
         push(0, pipe);
         for (unsigned turn = 0; turn < turns; turn++) {
             const unsigned next = pipe + 1 < CUDA_PIPES ? pipe + 1 : 0;
@@ -215,12 +216,12 @@ __device__ __noinline__ void shared_block_run(const cuda_launch &launch)
 /* The work of the control warp. */
 __device__ __forceinline__ void control(const cuda_launch &launch, unsigned turns)
 {
-    operation op;
-    operation_begin(launch, op);
-    if (!operation_take_together(launch, op))
+    operation running;
+    operation_begin(launch, running);
+    if (!operation_take_together(launch, running))
         return;
-    pipes_take(&op.buffers.high, turns);
-    operation_control(launch, op);
+    pipes_take(&running.buffers.high, turns);
+    operation_control(launch, running);
     for (unsigned turn = 0; turn + 1 < turns; turn++) {
         order_block_sync(ORDER_EMPTIED);
         order_fence(); /* Z1 */
@@ -247,7 +248,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     }
     const uint64_t chunk = its.chunk;
     const unsigned width = its.width, piece = its.piece, stride = its.stride, turns = its.turns;
-    operation op;
+    operation running;
     const unsigned worker = worker_index();
     uint64_t ready;
     const pushes<LEAVES> push(launch, size, stride, worker * CUDA_LINE, ready);
@@ -262,13 +263,13 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         its_chunks = chunks_of<LEAVES>(launch, user, chunk, size, i);
         chunks_load(launch, user, chunk, size, its_chunks, i, its);
     };
-    operation_begin(launch, op, ready);
+    operation_begin(launch, running, ready);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
         load(at + d * width, chunks[d], u[d]);
-    if (!operation_take_together(launch, op))
+    if (!operation_take_together(launch, running))
         return;
-    unsigned pipe = pipes_take(&op.buffers.high, 0);
+    unsigned pipe = pipes_take(&running.buffers.high, 0);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
         chunks_push(push.at(pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE), chunks[d], u[d]);
@@ -295,7 +296,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
                 load(at + piece + d * width, next[d], u[d]);
             if (!(chunks[d] & 1))
                 continue;
-            well = well && lines_await<false>(launch, op, slots + slot, stride, size,
+            well = well && lines_await<false>(launch, running, slots + slot, stride, size,
                                               all_peers(size), {}, x);
             x[0] = EARLY ? own : own_kept;
             result[d] = reduction<D, SUM_OF, 2>::reduce(x, launch);
@@ -335,8 +336,8 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         for (int d = 0; d < DEPTH; d++) {
             const unsigned char *const results =
                 slots + offset + CUDA_PIPE_BYTES + d * width * CUDA_LINE;
-            well = well && chunks_collect<false, LEAVES>(launch, op, user, chunk, results, stride,
-                                                         size, chunks[d], at + d * width);
+            well = well && chunks_collect<false, LEAVES>(launch, running, user, chunk, results,
+                                                         stride, size, chunks[d], at + d * width);
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
                 if (well && chunks[d] >> p & 1)
