@@ -47,6 +47,7 @@ struct bench_launched {
 struct bench_config {
     enum tutti_collective collective;
     int ranks;
+    int gpus;                      /* that the ranks of this machine use */
     int threads_given, gpus_given; /* nccl-tests' -t and -g; 0: not given */
     bool threads;
     bool bind;

@@ -155,7 +155,10 @@ void bench_name_gpus(const struct bench_config *config, const struct bench_recor
                      char *text, size_t capacity)
 {
     const char *name = strstr(ready->device, "NVIDIA ");
-    snprintf(text, capacity, "%d %s", config->ranks, name ? name + strlen("NVIDIA ") : "GPUs");
+    snprintf(text, capacity, "%d %s", config->gpus,
+             name                ? name + strlen("NVIDIA ")
+             : config->gpus == 1 ? "GPU"
+                                 : "GPUs");
 }
 
 static void name_machine(struct bench_report *report, const struct bench_record *ready)

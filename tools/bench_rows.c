@@ -105,6 +105,7 @@ static bool count_gpus(struct bench_config *config)
                          config->ranks, count);
     if (config->ranks == 0)
         config->ranks = count < BENCH_GPU_RANKS ? count : BENCH_GPU_RANKS;
+    config->gpus = config->ranks < count ? config->ranks : count;
     return config->ranks >= 2 || tool_fail("--device cuda: needs two GPUs, this machine has one");
 }
 

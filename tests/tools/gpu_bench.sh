@@ -15,6 +15,7 @@ out ' of [0-9]+; wrong elements: 0$'
 python3 - "$work/results/gpu-loopback.json" <<'PYTHON' || complain "the file of --loopback"
 import json, sys
 result = json.load(open(sys.argv[1]))
+assert result["machine"].startswith("1 GPU, "), result["machine"]
 assert result["before"] == result["commit"]
 kernels = {row["kernel"] for row in result["rows"]}
 assert kernels >= {"one_shot_ll", "one_shot_lines", "two_shot_lines", "two_shot_pipelined", "ring"}, kernels
