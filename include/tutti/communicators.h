@@ -73,12 +73,12 @@ struct tutti_unique_id {
 };
 
 /*
- * Makes an id, for the ranks of one communicator. The process may be a rank or not. It serves its
- * ids on a port of the loopback address, by one thread that has all signals blocked, from its first
- * id until it ends. TUTTI_ID_ADDRESS, which the first id reads, names another address of this host,
- * or an interface: then ranks of other hosts can use the ids. The process must live until all ranks
- * have their communicator; if that is of several hosts, until all ranks have destroyed it. Children
- * of fork() do not serve its ids, and make their own.
+ * Makes an id, for the ranks of one communicator. The process may be a rank or not. From its first
+ * id until it ends it serves its ids by one thread that has all signals blocked: on a Unix socket
+ * of this host, which needs no network interface, or, if TUTTI_ID_ADDRESS is set at the first id,
+ * at the address or interface that it names, for ranks of other hosts too. The process must live
+ * until all ranks have their communicator; if that is of several hosts, until all have destroyed
+ * it. Children of fork() do not serve its ids, and make their own.
  *
  * - [out] id: all zero after a failure
  *
@@ -96,8 +96,8 @@ TUTTI_API enum tutti_status tutti_unique_id_create(struct tutti_unique_id *id);
  * - [out] comm: destroy it with tutti_comm_destroy()
  *
  * Returns what tutti_comm_create() does. At once: INVALID (these bytes are no id; this rank has had
- * its communicator), VERSION, DECLINED (the id is of another host, which serves it on loopback
- * alone), PEER_DEAD or SYSTEM (the process that made the id has ended, or is not reached).
+ * its communicator), VERSION, DECLINED (the id is of another host, which serves it for
+ * itself alone), PEER_DEAD or SYSTEM (the process that made the id has ended, or is not reached).
  *
  * Example, with MPI:
  *

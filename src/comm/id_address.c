@@ -59,6 +59,18 @@ static bool interface_address(const char *name, struct in6_addr *address)
     return found;
 }
 
+bool id_loopback_is_down(void)
+{
+    struct ifaddrs *all = NULL;
+    bool is_up = false;
+    if (getifaddrs(&all) != 0)
+        return false;
+    for (const struct ifaddrs *entry = all; entry; entry = entry->ifa_next)
+        is_up |= entry->ifa_flags & IFF_LOOPBACK && entry->ifa_flags & IFF_UP;
+    freeifaddrs(all);
+    return !is_up;
+}
+
 enum tutti_status id_address_find(const char *named, struct in6_addr *address)
 {
     struct in_addr ip4;

@@ -3,9 +3,14 @@
  * Communicators without a store of the caller's: tutti_unique_id_create() and
  * tutti_comm_create_from_id().
  *
- * A process that makes ids serves one tcp store, from its first id to its end: on loopback, at the
- * address that TUTTI_ID_ADDRESS names, or on all interfaces (unique_id_make()). An id has the
- * store's address, port and secret, and a token. Its ranks meet under TOKEN/ in the store:
+ * A process that makes ids serves one tcp store, from its first id to its end. If only ranks of
+ * this host can use the ids, the store is on a Unix socket, since that needs no interface of IP.
+ * The socket has an abstract name: it needs no folder, and a process that is killed leaves no file.
+ * For other hosts the store listens at the address that TUTTI_ID_ADDRESS names, or on all
+ * interfaces (unique_id_make()). There the ranks of this host connect by IP, too, which needs
+ * loopback.
+ *
+ * An id has the store's place and secret, and a token. Its ranks meet under TOKEN/ in the store:
  *   - open: the id has not made its communicator yet
  *   - done/R: rank R has its communicator; `done` counts these ranks
  *
@@ -15,6 +20,7 @@
 #include "comm/unique_id.h"
 #include "base/error.h"
 #include "base/fork_mutex.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "comm/comm.h"
 #include "comm/id_address.h"
@@ -29,15 +35,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECRET_CHARS = 32, TOKEN_CHARS = 16, CHECK_BYTES = 8 };
+enum { SECRET_CHARS = 32, TOKEN_CHARS = 16, NAME_CHARS = 16, CHECK_BYTES = 8 };
 
 static const uint64_t ID_MAGIC = 0x7475747469756964;
 
 /* Where an id's store listens. */
 enum id_reach {
-    ID_LOOPBACK,
-    ID_ALL,     /* on all interfaces: other hosts use the address */
+    ID_HOST,    /* on a Unix socket: for this host */
+    ID_ALL,     /* on all interfaces: other hosts use the address, this one uses loopback */
     ID_ADDRESS, /* at the address alone: all ranks use it */
+};
+
+union id_place {
+    char name[NAME_CHARS];   /* ID_HOST: the end of the socket's name */
+    struct in6_addr address; /* that of IPv4 as IPv6 has it */
 };
 
 /* The content of an id. */
@@ -48,8 +59,8 @@ struct id_content {
     uint16_t reach;            /* enum id_reach */
     char secret[SECRET_CHARS]; /* hexadecimal */
     char token[TOKEN_CHARS];
-    struct process owner;       /* serves the store */
-    struct in6_addr address;    /* of the store, or that of IPv4 as IPv6 has it; 0: none */
+    struct process owner; /* serves the store */
+    union id_place place;
     uint8_t check[CHECK_BYTES]; /* of all before it */
 };
 static_assert(sizeof(struct id_content) == sizeof(struct tutti_unique_id), "copied as bytes");
@@ -60,7 +71,7 @@ static struct fork_mutex lock = FORK_MUTEX(forget);
 static tutti_store_t *home;
 static uint16_t home_port;
 static enum id_reach home_reach;
-static struct in6_addr home_address;
+static union id_place home_place;
 static char home_secret[SECRET_CHARS + 1];
 
 static void forget(void)
@@ -94,21 +105,41 @@ static enum tutti_status port_note(void *context, uint16_t port)
     return TUTTI_OK;
 }
 
-/* Sets home_reach and home_address. `everywhere`: of unique_id_make(). NULL: as the environment
- * says. */
-static enum tutti_status home_place(const struct in_addr *everywhere)
+/* The URL's part that names the socket. */
+static void socket_name(const union id_place *place, struct store_url *url)
+{
+    url->is_unix = true;
+    snprintf(url->text, sizeof url->text, "tutti-id-%.*s", NAME_CHARS, place->name);
+}
+
+/* Sets home_reach and home_place. `everywhere`: of unique_id_make(). NULL: as the environment
+ * says. Without loopback this host does not reach its own addresses: a connection to one of them
+ * would be tried until the time is over. */
+static enum tutti_status home_choose(const struct in_addr *everywhere)
 {
     const char *named = everywhere ? NULL : getenv("TUTTI_ID_ADDRESS");
-    home_reach = ID_LOOPBACK;
-    memset(&home_address, 0, sizeof home_address);
     if (named && *named) {
         home_reach = ID_ADDRESS;
-        return id_address_find(named, &home_address);
+        const enum tutti_status status = id_address_find(named, &home_place.address);
+        return status == TUTTI_OK && id_loopback_is_down()
+                   ? error_set(TUTTI_ERR_SYSTEM,
+                               "TUTTI_ID_ADDRESS=%.80s: the loopback interface is down, and this "
+                               "host reaches its own addresses by it: bring it up (ip link set lo "
+                               "up)",
+                               named)
+                   : status;
     }
-    if (everywhere && everywhere->s_addr) {
-        home_reach = ID_ALL;
-        home_address = id_address_mapped(*everywhere);
+    home_reach = ID_HOST;
+    if (!everywhere || !everywhere->s_addr)
+        return hex_fill(home_place.name, NAME_CHARS);
+    if (id_loopback_is_down()) {
+        log_write(TUTTI_LOG_WARN, -1,
+                  "the loopback interface is down, so only ranks of this host can use the ids of "
+                  "this process: bring it up (ip link set lo up)");
+        return hex_fill(home_place.name, NAME_CHARS);
     }
+    home_reach = ID_ALL;
+    home_place.address = id_address_mapped(*everywhere);
     return TUTTI_OK;
 }
 
@@ -116,13 +147,15 @@ static enum tutti_status home_open(const struct in_addr *everywhere)
 {
     struct store_url url = {.kind = STORE_TCP, .text = "127.0.0.1", .server = true};
     int64_t timeout_ms = 0;
-    enum tutti_status status = home_place(everywhere);
+    enum tutti_status status = home_choose(everywhere);
     if (status != TUTTI_OK)
         return status;
+    if (home_reach == ID_HOST)
+        socket_name(&home_place, &url);
     if (home_reach == ID_ALL)
         snprintf(url.bind, sizeof url.bind, "0.0.0.0");
     if (home_reach == ID_ADDRESS)
-        id_address_text(&home_address, url.bind, sizeof url.bind);
+        id_address_text(&home_place.address, url.bind, sizeof url.bind);
     status = store_default_timeout(&timeout_ms);
     if (status == TUTTI_OK)
         status = hex_fill(home_secret, SECRET_CHARS);
@@ -152,7 +185,7 @@ static enum tutti_status id_make(const struct in_addr *everywhere, struct id_con
     content->reach = (uint16_t)home_reach;
     memcpy(content->secret, home_secret, SECRET_CHARS);
     process_identify(&content->owner);
-    content->address = home_address;
+    content->place = home_place;
     check_make(content, content->check);
     snprintf(key, sizeof key, "%.*s/open", TOKEN_CHARS, content->token);
     return tutti_store_set(home, key, "", 0);
@@ -231,9 +264,9 @@ static enum tutti_status id_check(const struct id_content *content)
                          content->owner.pid);
     if (is_elsewhere(content) && !uses_address(content))
         return error_set(TUTTI_ERR_DECLINED,
-                         "the id was made on another host, where its store listens on loopback "
-                         "alone: TUTTI_ID_ADDRESS of the process that makes the id names another "
-                         "address, or an interface");
+                         "the id was made on another host, where its store is on a Unix socket, "
+                         "for ranks of that host alone: TUTTI_ID_ADDRESS of the process that makes "
+                         "the id names an address for other hosts, or an interface");
     return TUTTI_OK;
 }
 
@@ -246,8 +279,10 @@ static enum tutti_status store_join(const struct id_content *content, int64_t ti
         .secret = secret, .connect_ms = timeout_ms, .timeout_ms = timeout_ms, .is_up = true};
     memcpy(secret, content->secret, SECRET_CHARS);
     memcpy(token, content->token, TOKEN_CHARS);
+    if (content->reach == ID_HOST)
+        socket_name(&content->place, &url);
     if (uses_address(content))
-        id_address_text(&content->address, url.text, sizeof url.text);
+        id_address_text(&content->place.address, url.text, sizeof url.text);
     enum tutti_status status = tcp_open_with(&url, &options, store);
     explicit_bzero(secret, sizeof secret);
     if (status != TUTTI_OK)

@@ -8,7 +8,7 @@
 #include <netinet/in.h>
 
 /* As tutti_unique_id_create(), with a store on all interfaces of this host, which other hosts reach
- * at `address`; 0: on loopback alone, whatever the environment says. The first id of a process
+ * at `address`; 0: for this host alone, whatever the environment says. The first id of a process
  * decides. */
 enum tutti_status unique_id_make(struct in_addr address, struct tutti_unique_id *id);
 /* Opens the store of the id's ranks, whose keys "open" and "done" belong to unique_id.c. Returns as

@@ -103,6 +103,7 @@ struct store_url {
     char text[4096]; /* memory: the name, file: the path, tcp: the host without brackets */
     uint16_t port;   /* 0 is any free one */
     bool server;
+    bool is_unix;   /* tcp_open_with() alone: text is the abstract name of a Unix socket */
     char bind[256]; /* "" is loopback */
     int world_size; /* 0: do not join (tcp), leave the file (file) */
     int rank;       /* that joins; -1: not given */

@@ -120,21 +120,40 @@ static inline void tcp_secret_free(char *secret)
 struct tcp_server;
 
 struct tcp_server_config {
-    const char *bind;   /* NULL or "" is loopback */
-    uint16_t port;      /* 0 is any free one */
-    const char *secret; /* NULL or "" is none; copied */
-    bool waits;         /* ranks join: TCP_OPEN_KEY exists from the beginning */
+    const char *bind;      /* NULL or "" is loopback */
+    uint16_t port;         /* 0 is any free one */
+    const char *unix_name; /* not NULL: listens on the Unix socket of this abstract name alone */
+    const char *secret;    /* NULL or "" is none; copied */
+    bool waits;            /* ranks join: TCP_OPEN_KEY exists from the beginning */
 };
 
 /* Returns INVALID, NO_MEMORY, SYSTEM. When it returns, connections are accepted. */
 enum tutti_status tcp_server_start(const struct tcp_server_config *config,
                                    struct tcp_server **server);
-/* The address at which this process reaches the server. */
+/* The address at which this process reaches the server; NULL without one. */
 const struct sockaddr_storage *tcp_server_address(const struct tcp_server *server);
-uint16_t tcp_server_port(const struct tcp_server *server);
 /* Stops accepting connections, serves the present clients until they have gone, at most linger_ms,
  * and ends the thread. Takes NULL. */
 void tcp_server_stop(struct tcp_server *server, int64_t linger_ms);
+
+bool tcp_is_loopback(const struct sockaddr_storage *address);
+/* Where the server of a URL listens; "": loopback. A host that is a loopback address is meant
+ * literally: no other one reaches it. Any other host is for the clients. */
+const char *tcp_bind_host(const struct store_url *url);
+/* Of the abstract name, which all processes of this network namespace can use. It has no file, and
+ * ends with its socket. */
+struct sockaddr_storage tcp_unix_address(const char *name);
+/* What of the address the kernel reads. */
+socklen_t tcp_address_bytes(const struct sockaddr_storage *address);
+
+/* 0 on a Unix socket. */
+uint16_t tcp_port(const struct sockaddr_storage *address);
+/* HOST:PORT or @NAME, for messages. served: the own server's address, NULL in a client. */
+void tcp_name(const struct store_url *url, const struct sockaddr_storage *served, char *name,
+              size_t size);
+/* The URL with which another process opens the same store: the host that was given, or the loopback
+ * address if this process serves there. malloc'ed; NULL: no memory. */
+char *tcp_url(const struct store_url *url, const struct sockaddr_storage *served);
 
 /* The client, with more than a URL can say. */
 struct tcp_options {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tcp://HOST:PORT, a client of PyTorch's TCPStore protocol.
+ * tcp://HOST:PORT, a client of PyTorch's TCPStore protocol. Ids have their store on a Unix socket,
+ * with the same protocol.
  *
  * A handle keeps a few idle connections. A call takes one, or opens another if all are taken, so
  * that a caller that waits blocks no other caller. After the call the connection is kept if both
@@ -46,13 +47,13 @@ struct connection {
     bool unproven;           /* the server has not shown yet that it is a store */
     bool gets_late;          /* the server knows WAIT_GET */
     struct store_call *call; /* under way */
-    const char *name;        /* HOST:PORT */
+    const char *name;        /* of the store */
 };
 
 struct tcp_store {
     struct sockaddr_storage addresses[MAX_ADDRESSES];
     int address_count;
-    char name[300]; /* HOST:PORT, for messages */
+    char name[300]; /* HOST:PORT or @NAME, for messages */
     char *secret;   /* NULL is none */
     bool met;       /* a connection has worked before */
     bool follows;   /* this rank is not rank 0, which serves */
@@ -91,6 +92,14 @@ static void waiting_log(const char *name, struct reminder *reminder, const char 
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
+static enum tutti_status too_late(const struct connection *connection, const char *what)
+{
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "the store at %s did not %s in time: see whether its process is stopped, or "
+                     "its host is overloaded",
+                     connection->name, what);
+}
+
 static enum tutti_status await_socket(const struct connection *connection, short events,
                                       const char *what)
 {
@@ -107,10 +116,7 @@ static enum tutti_status await_socket(const struct connection *connection, short
         if (ready < 0 && errno != EINTR)
             return error_errno("poll on the store's connection");
         if (deadline_passed(call->deadline))
-            return error_set(TUTTI_ERR_TIMEOUT,
-                             "the store at %s did not %s in time: see whether its process is "
-                             "stopped, or its host is overloaded",
-                             connection->name, what);
+            return too_late(connection, what);
         if (connection->unproven)
             waiting_log(connection->name, &reminder,
                         "does not answer: is its process stopped, or out of descriptors (ulimit "
@@ -279,16 +285,6 @@ static enum tutti_status meet_secretly(const struct connection *connection, cons
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-static bool is_loopback(const struct sockaddr_storage *address)
-{
-    struct sockaddr_in ip4;
-    struct sockaddr_in6 ip6;
-    memcpy(&ip4, address, sizeof ip4);
-    memcpy(&ip6, address, sizeof ip6);
-    return address->ss_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&ip6.sin6_addr)
-                                          : ntohl(ip4.sin_addr.s_addr) >> 24 == 127;
-}
-
 /* The error of a connection that failed with errno. *hopeless: a server that starts later
  * could not be reached either, because the loopback interface is down, no descriptor is left, or
  * there is no permission. */
@@ -296,12 +292,35 @@ static enum tutti_status connect_failed(const struct connection *connection,
                                         const struct sockaddr_storage *address, bool *hopeless)
 {
     const bool full = errno == EMFILE || errno == ENFILE;
-    const bool down = is_loopback(address) && (errno == ENETUNREACH || errno == EADDRNOTAVAIL);
+    const bool down = tcp_is_loopback(address) && (errno == ENETUNREACH || errno == EADDRNOTAVAIL);
     *hopeless = full || down || errno == EACCES || errno == EPERM || errno == EAFNOSUPPORT;
     return error_errno("cannot connect to the store at %s%s", connection->name,
                        full   ? ": close descriptors, or raise ulimit -n"
                        : down ? ": the loopback interface is down: bring it up (ip link set lo up)"
-                              : "; see whether its process runs");
+                       : address->ss_family == AF_UNIX
+                           ? "; see whether its process runs, in this network namespace"
+                           : "; see whether its process runs");
+}
+
+/* Begins to connect. *code: 0 or the errno of connect(). A Unix socket whose queue is full refuses
+ * by EAGAIN, and no event tells when it has room: the client asks again. */
+static enum tutti_status connect_begin(const struct connection *connection,
+                                       const struct sockaddr_storage *address, int *code)
+{
+    int64_t nap_ns = 1000000;
+    enum tutti_status status = TUTTI_OK;
+    const socklen_t bytes = tcp_address_bytes(address);
+    for (;;) {
+        *code = connect(connection->fd, (const struct sockaddr *)address, bytes) == 0 ? 0 : errno;
+        if (*code != EAGAIN)
+            return TUTTI_OK;
+        if (deadline_passed(connection->call->deadline))
+            return too_late(connection, "take a connection");
+        status = store_call_check(connection->call);
+        if (status != TUTTI_OK)
+            return status;
+        deadline_nap(connection->call->deadline, &nap_ns, RETRY_NS);
+    }
 }
 
 /* Sets the connection's descriptor, to -1 on failure. */
@@ -311,17 +330,13 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
     *hopeless = false;
     int on = 1, code = 0;
     socklen_t size = sizeof code;
-    size_t bytes =
-        address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     int fd = fd_lift(socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     connection->fd = fd;
     if (fd < 0)
         return connect_failed(connection, address, hopeless);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    enum tutti_status status = TUTTI_OK;
-    if (connect(fd, (const struct sockaddr *)address, (socklen_t)bytes) < 0)
-        code = errno;
-    if (code == EINPROGRESS || code == EINTR) {
+    enum tutti_status status = connect_begin(connection, address, &code);
+    if (status == TUTTI_OK && (code == EINPROGRESS || code == EINTR)) {
         status = await_socket(connection, POLLOUT, "take a connection");
         if (status == TUTTI_OK && getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) < 0)
             code = errno;
@@ -668,8 +683,9 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
     char port[8];
-    if (store->server) {
-        store->addresses[store->address_count++] = *tcp_server_address(store->server);
+    if (store->server || url->is_unix) {
+        store->addresses[store->address_count++] =
+            store->server ? *tcp_server_address(store->server) : tcp_unix_address(url->text);
         return TUTTI_OK;
     }
     snprintf(port, sizeof port, "%u", url->port);
@@ -683,48 +699,13 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
     return TUTTI_OK;
 }
 
-/* Where the server listens; "": loopback. A host that is a loopback address is meant literally: no
- * other one reaches it. Any other host is for the clients. */
-static const char *bind_host(const struct store_url *url)
-{
-    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
-    struct in_addr ip4;
-    struct in6_addr ip6;
-    if (*url->bind)
-        return url->bind;
-    if (inet_pton(AF_INET, url->text, &ip4) == 1)
-        memcpy(&address, &(struct sockaddr_in){.sin_family = AF_INET, .sin_addr = ip4},
-               sizeof(struct sockaddr_in));
-    else if (inet_pton(AF_INET6, url->text, &ip6) == 1)
-        memcpy(&address, &(struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_addr = ip6},
-               sizeof(struct sockaddr_in6));
-    return address.ss_family != AF_UNSPEC && is_loopback(&address) ? url->text : "";
-}
-
-/* The URL with which another process opens the same store: the host that was given, or the loopback
- * address if this process serves there. */
-static char *make_url(const struct tcp_store *store, const struct store_url *url)
-{
-    char *text, size[32] = "";
-    uint16_t port = store->server ? tcp_server_port(store->server) : url->port;
-    const char *host = url->text;
-    if (store->server && !*bind_host(url))
-        host = store->addresses[0].ss_family == AF_INET6 ? "::1" : "127.0.0.1";
-    bool brackets = strchr(host, ':') != NULL;
-    if (url->world_size)
-        snprintf(size, sizeof size, "?world_size=%d", url->world_size);
-    return asprintf(&text, "tcp://%s%s%s:%u%s", brackets ? "[" : "", host, brackets ? "]" : "",
-                    port, size) < 0
-               ? NULL
-               : text;
-}
-
 /* The server, if it is to be here, and the first connection. */
 static enum tutti_status start(struct tcp_store *store, const struct store_url *url,
                                const struct tcp_options *options)
 {
-    struct tcp_server_config config = {.bind = bind_host(url),
+    struct tcp_server_config config = {.bind = tcp_bind_host(url),
                                        .port = url->port,
+                                       .unix_name = url->is_unix ? url->text : NULL,
                                        .secret = options->secret,
                                        .waits = url->world_size > 0};
     struct connection connection;
@@ -739,11 +720,7 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
         return status;
     store->met = options->is_up;
     store->follows = url->world_size > 0 && url->rank > 0 && !url->server;
-    snprintf(store->name, sizeof store->name, "%.255s:%u",
-             !url->server      ? url->text
-             : *bind_host(url) ? bind_host(url)
-                               : "localhost",
-             url->server ? tcp_server_port(store->server) : url->port);
+    tcp_name(url, tcp_server_address(store->server), store->name, sizeof store->name);
     struct store_call call = {.deadline = deadline_after(options->connect_ms)};
     status = take(store, &call, &connection);
     store->met = status == TUTTI_OK;
@@ -768,11 +745,12 @@ enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_op
     self->line.fd = -1;
     enum tutti_status status = start(self, url, options);
     if (status == TUTTI_OK && options->announce)
-        status = options->announce(options->context, tcp_server_port(self->server));
+        status = options->announce(options->context, tcp_port(tcp_server_address(self->server)));
     if (status == TUTTI_OK && url->world_size)
         status = tcp_join(tcp_serve, self, self->name, url, options);
-    char *text = status == TUTTI_OK ? make_url(self, url) : NULL;
-    if (status == TUTTI_OK && !text)
+    char *text =
+        status == TUTTI_OK && !url->is_unix ? tcp_url(url, tcp_server_address(self->server)) : NULL;
+    if (status == TUTTI_OK && !text && !url->is_unix)
         status = error_errno("opening a tcp store");
     if (status != TUTTI_OK) {
         tcp_close(self);

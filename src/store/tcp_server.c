@@ -337,6 +337,16 @@ static int listen_at(const struct addrinfo *address)
     return fd;
 }
 
+static enum tutti_status open_unix_listener(struct tcp_server *server, const char *name)
+{
+    server->address = tcp_unix_address(name);
+    const struct addrinfo address = {.ai_family = AF_UNIX,
+                                     .ai_addr = (struct sockaddr *)&server->address,
+                                     .ai_addrlen = tcp_address_bytes(&server->address)};
+    server->listener = listen_at(&address);
+    return server->listener >= 0 ? TUTTI_OK : error_errno("listening on the Unix socket @%s", name);
+}
+
 /* Listens at the first of the host's addresses that this machine has. */
 static enum tutti_status open_listener(struct tcp_server *server,
                                        const struct tcp_server_config *config)
@@ -408,7 +418,8 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
         status = error_errno("starting a store server");
     self->space.secret = self->secret;
     if (status == TUTTI_OK)
-        status = open_listener(self, config);
+        status = config->unix_name ? open_unix_listener(self, config->unix_name)
+                                   : open_listener(self, config);
     if (status == TUTTI_OK && config->waits &&
         !map_put(&self->space.values, TCP_OPEN_KEY, strlen(TCP_OPEN_KEY), false, TCP_OPEN_WAITING,
                  strlen(TCP_OPEN_WAITING)))
@@ -432,14 +443,7 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
 
 const struct sockaddr_storage *tcp_server_address(const struct tcp_server *server)
 {
-    return &server->address;
-}
-
-uint16_t tcp_server_port(const struct tcp_server *server)
-{
-    const struct sockaddr_storage *address = &server->address;
-    return ntohs(address->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)address)->sin6_port
-                                                : ((const struct sockaddr_in *)address)->sin_port);
+    return server ? &server->address : NULL;
 }
 
 void tcp_server_stop(struct tcp_server *server, int64_t linger_ms)

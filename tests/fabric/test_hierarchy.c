@@ -575,7 +575,7 @@ static int from_id(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* Rank 0's store listens on loopback alone. */
+/* Rank 0's store is on a Unix socket. */
 static int from_near_id(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct tutti_comm_options options = {.struct_size = sizeof options, .timeout_ms = 300};

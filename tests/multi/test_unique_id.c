@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Communicators from an id: made by a rank or by another process, used once, wrong, or of a process
- * that has ended; at what address they are served.
+ * that has ended; at what address they are served, or without any.
  *
- * usage: test_unique_id threads|processes
+ * usage: test_unique_id threads|processes|no_network
  */
 #include "ranks.h"
 
@@ -93,7 +93,9 @@ static int late(struct ranks *ranks, int rank, tutti_store_t *store)
     (void)store;
     if (rank > 0) {
         RANKS_CHECK(create(id, rank, ranks->size, SHORT_MS, &comm) == TUTTI_ERR_TIMEOUT);
-        RANKS_CHECK(comm == none && strstr(tutti_last_error(), "rank 0"));
+        /* On busy cores the store itself may be late. */
+        RANKS_CHECK(comm == none && (strstr(tutti_last_error(), "rank 0") ||
+                                     strstr(tutti_last_error(), "answer in time")));
     }
     ranks_raise(ranks, 1);
     RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
@@ -146,7 +148,7 @@ static int refuse(void)
 }
 
 /* The process that made the id has ended: known from the id, or, where it was not waited for, from
- * its port. */
+ * its socket. */
 static int ended(void)
 {
     struct tutti_unique_id id;
@@ -204,6 +206,33 @@ static int addresses(void)
            address_is("192.0.2.7", TUTTI_ERR_SYSTEM, "192.0.2.7"); /* of documents */
 }
 
+/* Where no_network.sh has taken loopback down: ranks of this host need none. */
+static int without_network(void)
+{
+    struct tutti_unique_id id;
+    pid_t pids[3];
+    int how;
+    setenv("TUTTI_ID_ADDRESS", "127.0.0.1", 1);
+    CHECK(tutti_unique_id_create(&id) == TUTTI_ERR_SYSTEM);
+    CHECK(strstr(tutti_last_error(), "the loopback interface is down"));
+    unsetenv("TUTTI_ID_ADDRESS");
+    CHECK(tutti_unique_id_create(&id) == TUTTI_OK);
+    for (int r = 0; r < 3; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0) {
+            tutti_comm_t *comm, *dup;
+            CHECK(create(&id, r, 3, RANKS_TIMEOUT_MS, &comm) == TUTTI_OK && works(comm));
+            CHECK(tutti_comm_dup(comm, NULL, &dup) == TUTTI_OK && works(dup));
+            tutti_comm_destroy(dup);
+            tutti_comm_destroy(comm);
+            _exit(0);
+        }
+    }
+    for (int r = 0; r < 3; r++)
+        CHECK(waitpid(pids[r], &how, 0) == pids[r] && how == 0);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static ranks_fn *const parts[] = {live, late, disagree, outside};
@@ -213,6 +242,8 @@ int main(int argc, char **argv)
     int skip = ranks_skip_cuda("it is about the meeting alone");
     if (skip)
         return skip;
+    if (strcmp(argv[1], "no_network") == 0)
+        return without_network();
     const bool threads = strcmp(argv[1], "threads") == 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         for (int size = 2; size <= 4; size++) {
