@@ -37,7 +37,9 @@ int device_count(const char **reason)
 
 bool device_is_shared(void)
 {
-    return device_is_cuda() && getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES") && !getenv("TUTTI_ALGO");
+    return device_is_cuda() &&
+           (getenv("TUTTI_TEST_HOSTS") ||
+            (getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES") && !getenv("TUTTI_ALGO")));
 }
 
 bool device_threads_share(int size)

@@ -23,7 +23,8 @@ bool device_is_gpu(void);
  * the environment ranks share them, and it is the most that a communicator has. */
 int device_count(const char **reason);
 /* Whether ranks may share GPUs and no algorithm is forced. A host thread then stages the operations
- * of ranks that are processes; those of threads go through the host's memory. */
+ * of ranks that are processes; those of threads go through the host's memory. Also true for ranks
+ * on several hosts (fabric/hosts.c), which are processes. */
 bool device_is_shared(void);
 /* Whether some of `size` ranks that are threads share a GPU. */
 bool device_threads_share(int size);

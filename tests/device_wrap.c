@@ -254,25 +254,13 @@ uint64_t device_graphs(void)
     return __atomic_load_n(&graphs, __ATOMIC_RELAXED);
 }
 
-/* The fault that stands, as the thread's last error. */
-static enum tutti_status fault_of(tutti_comm_t *comm)
-{
-    struct tutti_fault fault = {.struct_size = sizeof fault};
-    char text[512];
-    enum tutti_status status = tutti_comm_status(comm, &fault);
-    if (!status)
-        return TUTTI_OK;
-    tutti_fault_format(&fault, text, sizeof text);
-    return error_set(status, "%s", text);
-}
-
 enum tutti_status device_wait(enum tutti_status status, tutti_comm_t *comm, tutti_stream_t stream)
 {
     if (device_enqueued && !status)
         device_enqueued();
     if (!gpu_stream_synchronize(stream) && !status)
         status = broken();
-    return status ? status : fault_of(comm);
+    return status ? status : tutti_comm_status(comm, NULL); /* sets the thread's last error */
 }
 
 /* To the end of the stream, and what came of it. */
@@ -489,7 +477,7 @@ static enum tutti_status messages_run(struct stage *stage, struct request *const
             : __real_cuda_backend.send_recv(stage->comm->group, requests, count, stream);
     if (!gpu_stream_synchronize(stream) && !status)
         status = broken();
-    status = status ? status : fault_of(stage->comm);
+    status = status ? status : tutti_comm_status(stage->comm, NULL);
     for (int i = 0; i < count; i++) {
         if (!status && !message_fetch(&messages[i]))
             status = broken();

@@ -36,8 +36,9 @@ extern "C" {
  *   defer is refused
  * - [out] sub: destroy it with tutti_comm_destroy()
  *
- * On CUDA the call takes no stream and waits for no operation; a rank that calls something else
- * gives TIMEOUT. The new communicator is of comm's devices.
+ * On CUDA the call takes no stream and waits for no operation (on several hosts: for all that comm
+ * has enqueued); a rank that calls something else gives TIMEOUT. The new communicator is of comm's
+ * devices.
  *
  * Returns INVALID (an argument or option is wrong, here or on another rank), DECLINED (CPU ranks of
  * a topology file of which some two are not linked; CUDA ranks that are processes and share a

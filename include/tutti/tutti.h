@@ -569,13 +569,13 @@ struct tutti_comm_options {
      * value of all ranks holds for all. A kernel that is launched ahead (programmatic_launch) waits
      * with as many blocks beside the one before it. 0: TUTTI_MAX_BLOCKS, else no limit. */
     int max_blocks;
-    /* For CPU only so far: an engine between hosts, by tutti_fabric_open() (tutti/fabric.h), for
-     * ranks that run on several: all ranks pass a fabric of one name, or none. Sums have the bits
-     * of the same ranks on one host. While an operation waits, the ranks look in the store, which
-     * outlives the communicator, for faults of other hosts: an abort once a rank of that host is in
-     * a call; with a tcp store of Tutti's each death. What is split or shrunk has this fabric, too.
-     * Process groups need MPI_THREAD_MULTIPLE. Strict mode serves one host. NULL: the ranks have to
-     * run on one host. Ranks that do so do not use the fabric. Compared. */
+    /* An engine between hosts, by tutti_fabric_open() (tutti/fabric.h), for ranks on several: all
+     * ranks pass one of the same name, or none. Sums have the bits of the same ranks on one host.
+     * Waiting ranks look in the store, which outlives the communicator, for faults of other hosts:
+     * an abort once a rank there is in a call; with a tcp store of Tutti's each death. What is made
+     * of the ranks has this fabric, too. CUDA tensors go through the host, in no graph.
+     * CUDA and process groups need MPI_THREAD_MULTIPLE. Strict mode serves one host. NULL: ranks
+     * have to run on one host. Ranks that do so do not use the fabric. Compared. */
     struct tutti_fabric *fabric;
     /* For CPU only: the caller's own threads, which share the copies and sums of a long operation.
      * An operation calls `parallel` at most once, with up to `threads` tasks, 1 to
@@ -665,7 +665,7 @@ struct tutti_fault {
  * algorithm), DECLINED (the library is disabled, there are too many ranks, or they run on several
  * hosts or as several users; on CUDA also: there are no kernels, driver, device or current context,
  * the device is too old, two ranks have one device without TUTTI_ALLOW_OVERLAPPING_DEVICES, or an
- * algorithm of kernels is forced where devices do not reach each other or processes share one),
+ * algorithm is forced where devices do not reach each other, are shared, or are on several hosts),
  * TIMEOUT (ranks did not come, or the store did not answer; the message names all missing ranks, on
  * every rank that came), PEER_DEAD (a rank ended while they met; one that ended before another rank
  * saw it counts as one that did not come), MISMATCH (the ranks disagree about the configuration, or

@@ -19,6 +19,12 @@ struct request;
 
 enum { BACKEND_RECORD_BYTES = 256, BACKEND_VALUE_BYTES = 576 };
 
+/* What runs operations in the hosts' memory, for ranks of another device. */
+struct backend_hosts {
+    const struct backend *backend;
+    void *group; /* NULL: none */
+};
+
 /* A back end's part of what ranks tell each other when they meet. */
 struct backend_record {
     uint64_t table_hash; /* of the table by which the back end chooses; 0: it reads none */
@@ -47,6 +53,9 @@ struct backend_opening {
     int threads, parts;
     bool parts_crowded;
     enum tutti_programmatic programmatic;
+    /* Of ranks on several hosts: borrowed until the close. Then the peers are those of this host,
+     * settled already, and `gather` joins all ranks. */
+    struct backend_hosts hosts;
     bool transient_streams;     /* CUDA: tutti.h */
     int max_blocks;             /* of a kernel; 0: no limit */
     enum tutti_direct direct;   /* OFF: no copies between the memories of the ranks' processes */
@@ -90,7 +99,6 @@ struct backend {
      * device, and the launch adds the algorithm of the kernel to the signature. Else operations end
      * before the call returns, and operands are memory of the host. */
     bool enqueues;
-    bool many_hosts; /* the group's ranks run on several hosts */
 
     /* ---- creation ---- */
     /* The back end's own names of how an all-reduce runs, which TUTTI_ALGO may have in place of an
@@ -125,6 +133,10 @@ struct backend {
     enum tutti_status (*choose)(const void *group, const struct choice_call *call,
                                 struct choice *choice);
     const struct algorithm *barrier;
+    /* Goes on with the previous operation: moves further elements of its blocks, under its number.
+     * The request: as choose() has completed it, without zero-copy. NULL if the back end
+     * enqueues. */
+    enum tutti_status (*run_more)(void *group, struct request *request);
     /* If the back end enqueues, else NULL. Enqueues messages, which run at the same time. Sets the
      * requests' entries. */
     enum tutti_status (*send_recv)(void *group, struct request *const *requests, int count,

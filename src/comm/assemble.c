@@ -105,12 +105,10 @@ static enum tutti_status ranks_open(struct tutti_comm *comm, struct workspace *w
     return peers_open(&config, comm->peers);
 }
 
-/* What the communicator's links and settings allow; the same on all ranks. */
+/* What the communicator's links and settings allow; the same on all ranks. The paths are set. */
 static enum tutti_status rules_make(struct tutti_comm *comm)
 {
     const struct backend *backend = comm->backend;
-    choice_paths_make(&comm->topology, comm->config.leaf_order, backend->enqueues,
-                      &comm->rules.paths);
     const enum tutti_status status = forced_check(comm);
     const char *kernel = comm->config.kernel;
     enum tutti_algo algo;
@@ -124,33 +122,28 @@ static enum tutti_status rules_make(struct tutti_comm *comm)
     return status;
 }
 
-/* The ranks of a parent exchange over their own arenas, once these are open. */
-static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *work)
-{
-    const struct comm_assembly *how = work->how;
-    const int rank = comm->rank, size = comm->world_size;
-    struct gather by_peers = {.run = peers_gather,
-                              .context = comm->peers,
-                              .rank = rank,
-                              .size = size,
-                              .rows = work->rows};
+/* What a group's opening reads of all ranks. */
+struct ranks_read {
     const struct backend_record *parts[NODE_RANKS];
     int processes[NODE_RANKS];
-    struct backend_arenas arenas = {.reach = rank_set_all(size)};
-    invariant(size <= NODE_RANKS);
-    host_addresses(work->records, size, work->addresses);
-    host_parts(work->records, size, parts);
-    host_processes(work->records, size, processes);
-    struct backend_opening opening = {
+};
+
+static struct backend_opening opening_make(struct tutti_comm *comm, struct workspace *work,
+                                           struct ranks_read *ranks)
+{
+    invariant(comm->world_size <= NODE_RANKS);
+    host_parts(work->records, comm->world_size, ranks->parts);
+    host_processes(work->records, comm->world_size, ranks->processes);
+    return (struct backend_opening){
         .peers = comm->peers,
-        .rank = rank,
-        .size = size,
+        .rank = comm->rank,
+        .size = comm->world_size,
         .order = comm->config.leaf_order,
         .topology = &comm->topology,
         .rules = &comm->rules,
         .setup = work->setup,
-        .records = parts,
-        .processes = processes,
+        .records = ranks->parts,
+        .processes = ranks->processes,
         .arena_bytes = (size_t)comm->config.arena_bytes,
         .oversubscribed = comm->crowded,
         .isa = comm->isa,
@@ -166,9 +159,29 @@ static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *w
         .default_timeout_ms = comm->timeout_ms,
         .marked = comm->recorder.pattern != NULL,
         .recorder_fd = comm->recorder.fd,
-        .gather = how->parent ? &by_peers : work->gather,
-        .interrupt = how->interrupt,
+        .gather = work->gather,
+        .interrupt = work->how->interrupt,
     };
+}
+
+/* The ranks of a parent exchange over their own arenas, once these are open. */
+static enum tutti_status group_open(struct tutti_comm *comm, struct workspace *work)
+{
+    const struct comm_assembly *how = work->how;
+    const int rank = comm->rank, size = comm->world_size;
+    struct gather by_peers = {.run = peers_gather,
+                              .context = comm->peers,
+                              .rank = rank,
+                              .size = size,
+                              .rows = work->rows};
+    struct backend_arenas arenas = {.reach = rank_set_all(size)};
+    struct ranks_read ranks;
+    struct backend_opening opening = opening_make(comm, work, &ranks);
+    if (how->parent)
+        opening.gather = &by_peers;
+    host_addresses(work->records, size, work->addresses);
+    choice_paths_make(&comm->topology, comm->config.leaf_order, comm->backend->enqueues,
+                      &comm->rules.paths);
     enum tutti_status status = rules_make(comm);
     if (status == TUTTI_OK)
         status = host_channels_check(work->records, rank, size, work->not_listening);
@@ -347,16 +360,38 @@ static enum tutti_status host_open(struct tutti_comm *comm, struct workspace *wo
     return status == TUTTI_OK ? group_open(comm, work) : status;
 }
 
+/* The devices' group, once the hosts have joined. It runs no operations on the peers. */
+static enum tutti_status devices_join(struct tutti_comm *comm, struct workspace *work)
+{
+    struct backend_arenas arenas = {.bytes = 0};
+    struct ranks_read ranks;
+    struct backend_opening opening = opening_make(comm, work, &ranks);
+    opening.hosts = comm->hosts;
+    enum tutti_status status = rules_make(comm);
+    if (status == TUTTI_OK)
+        status = comm->backend->prepare(&opening, &arenas);
+    opening.timeout_ms = deadline_timeout_ms(work->how->deadline);
+    if (status == TUTTI_OK)
+        status = comm->backend->open(&opening, &comm->group);
+    if (status == TUTTI_OK)
+        return TUTTI_OK;
+    comm->hosts.backend->close(comm->hosts.group, NULL);
+    comm->hosts.group = NULL;
+    peers_close(comm->peers);
+    return status;
+}
+
 static enum tutti_status hosts_join(struct tutti_comm *comm, struct workspace *work)
 {
     const struct comm_meeting met = {
         .how = work->how, .hosts = &work->hosts, .gather = work->gather, .meeting = &work->meeting};
     channel_close(work->channel); /* the node has its own */
     work->channel = NULL;
-    return work->how->join_hosts
-               ? work->how->join_hosts(comm, &met)
-               : error_set(TUTTI_ERR_DECLINED, "the ranks that are left run on %d hosts",
-                           work->hosts.count);
+    if (!work->how->join_hosts)
+        return error_set(TUTTI_ERR_DECLINED, "the ranks that are left run on %d hosts",
+                         work->hosts.count);
+    const enum tutti_status status = work->how->join_hosts(comm, &met);
+    return status == TUTTI_OK && comm->backend->enqueues ? devices_join(comm, work) : status;
 }
 
 enum tutti_status comm_assemble(struct tutti_comm *comm, const struct comm_assembly *how)

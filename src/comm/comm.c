@@ -152,6 +152,17 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     return TUTTI_OK;
 }
 
+void comm_use_hosts(struct tutti_comm *made)
+{
+    free(made->links);
+    made->links = NULL;
+    made->backend = &cpu_backend;
+    made->config.device = TUTTI_DEVICE_CPU;
+    made->config.algo = TUTTI_ALGO_NONE;
+    made->config.topology_size = 0;
+    made->programmatic = TUTTI_PROGRAMMATIC_AUTO;
+}
+
 enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int rank,
                                     int world_size, struct tutti_comm **comm)
 {
@@ -209,6 +220,8 @@ enum tutti_status tutti_comm_destroy(tutti_comm_t *comm)
         work_pool_suspend(comm->works);
         if (comm->ready && comm->backend->close)
             comm->backend->close(comm->group, &fault);
+        if (comm->hosts.group && comm->hosts.group != comm->group)
+            comm->hosts.backend->close(comm->hosts.group, NULL);
         peers_close(comm->peers);
         work_pool_end(comm->works, &fault);
     }

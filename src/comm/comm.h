@@ -87,6 +87,8 @@ struct tutti_comm {
     tutti_store_t *store;    /* borrowed until the rendezvous has ended, then NULL */
     struct kept_store *kept; /* of several hosts: the store of an id; NULL: the caller's store */
     struct tutti_fabric *fabric; /* the option; NULL: the ranks run on one host */
+    struct backend_hosts hosts;  /* of ranks on several hosts: a struct hierarchy, on CPU also the
+                                  * group */
     struct hierarchy *part_of;   /* whose node this is: hierarchy.h; NULL: none */
     /* Of a split between hosts, while it meets: its abort ends the meeting. Else NULL. */
     const struct tutti_comm *split_from;
@@ -115,6 +117,8 @@ enum tutti_status comm_alloc(const char *name, int rank, int world_size, int32_t
  */
 enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
                               const char *name, struct tutti_comm **comm);
+/* Makes a derived communicator one of the hosts, before its ranks meet. */
+void comm_use_hosts(struct tutti_comm *made);
 /* Makes a CPU communicator for internal use, which has not met yet. It has the smallest arenas. It
  * ignores all options and variables that ranks compare. The caller sets its time-out before the
  * rendezvous, and destroys it with tutti_comm_destroy(). Returns NO_MEMORY, SYSTEM.
@@ -143,8 +147,8 @@ struct comm_assembly {
     struct gather *gather;             /* of all ranks of the parent, with members */
     const struct interrupt *interrupt; /* of waits outside of `gather`, and outside of `store` */
     int64_t deadline;
-    /* Joins ranks of several hosts: sets the communicator's back end and group. NULL: these are
-     * refused. */
+    /* Joins ranks of several hosts: sets comm->hosts, and on CPU the communicator's back end and
+     * group. NULL: these are refused. */
     enum tutti_status (*join_hosts)(struct tutti_comm *comm, const struct comm_meeting *met);
 };
 /* Collective: puts a communicator together. With a parent there are an agreement with a struct

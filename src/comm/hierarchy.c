@@ -119,7 +119,7 @@ static enum tutti_status node_open(struct hierarchy *self, const struct comm_mee
     peers_free(node->peers);
     node->peers = comm->peers;
     node->part_of = self;
-    node->config.algo = TUTTI_ALGO_NONE;
+    comm_use_hosts(node);
     node->config.strict = false;
     node->config.leaf_order_given = false;
     /* The calling thread steps the node's operations, and the messages between hosts meanwhile. It
@@ -198,6 +198,18 @@ static void hierarchy_free(struct hierarchy *self)
     free(self);
 }
 
+/* A CUDA communicator's thread steps the operations. */
+static enum tutti_status threads_check(const struct tutti_comm *comm)
+{
+    if (!comm->backend->enqueues || comm->fabric->ops->threads(comm->fabric))
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_DECLINED,
+                     "the ranks of this CUDA communicator run on several hosts, so a host thread "
+                     "stages its operations, which may not use the fabric, %s: initialise MPI with "
+                     "MPI_THREAD_MULTIPLE",
+                     comm->fabric->description);
+}
+
 enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meeting *met)
 {
     struct hierarchy *self = calloc(1, sizeof *self);
@@ -224,6 +236,8 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
     if (status == TUTTI_OK)
         hierarchy_will(self, met->how);
     if (status == TUTTI_OK)
+        status = threads_check(comm);
+    if (status == TUTTI_OK)
         status = node_open(self, met);
     const bool has_node = status == TUTTI_OK;
     status = link_open(self, met, status);
@@ -240,6 +254,9 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
     comm->rules.paths.all = true;
     snprintf(comm->topology.reason, sizeof comm->topology.reason, "the ranks run on %d hosts",
              self->hosts);
+    comm->hosts = (struct backend_hosts){&hierarchy_backend, self};
+    if (comm->backend->enqueues) /* its group is opened on this one */
+        return TUTTI_OK;
     comm->backend = &hierarchy_backend;
     comm->group = self;
     return TUTTI_OK;
@@ -248,7 +265,7 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
 enum tutti_status hierarchy_split_store(const struct tutti_comm *comm, int color,
                                         struct tutti_store *store)
 {
-    const struct hierarchy *self = comm->group;
+    const struct hierarchy *self = comm->hosts.group;
     char prefix[40];
     snprintf(prefix, sizeof prefix, "split-%u.%d/", comm->splits, color);
     *store = self->store;
@@ -302,7 +319,7 @@ static enum tutti_status choose(const void *opaque, const struct choice_call *ca
                               .algo = one_hop ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT,
                               .reason = one_hop ? "one hop between the hosts"
                                                 : "fewer bytes between the hosts in two hops"};
-    if (algo == TUTTI_ALGO_NONE)
+    if (algo == TUTTI_ALGO_NONE || algo == TUTTI_ALGO_HOST_STAGED) /* the latter: on CUDA */
         return TUTTI_OK;
     if (!is_all_reduce || (algo != TUTTI_ALGO_ONE_SHOT && algo != TUTTI_ALGO_TWO_SHOT))
         return error_set(TUTTI_ERR_INVALID,
@@ -362,9 +379,9 @@ const struct backend hierarchy_backend = {
     .name = "cpu",
     .title = "CPU",
     .most_ranks = WORLD_RANKS,
-    .many_hosts = true,
     .choose = choose,
     .barrier = &hierarchy_algorithm,
+    .run_more = hierarchy_run_more,
     .send_own = send_own,
     .sequence = sequence_of,
     .status = status_of,

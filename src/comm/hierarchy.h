@@ -10,7 +10,9 @@
  * has the partial results of all hosts combines them as the tree says. So a result does not depend
  * on how the ranks are spread over hosts; the engine adds nothing.
  *
- * A hierarchy is the group of hierarchy_backend: coll/backend.h.
+ * A hierarchy is the group of hierarchy_backend: coll/backend.h. That is the back end of a CPU
+ * communicator. A CUDA communicator's back end copies through the host, and has a hierarchy run the
+ * operations there (cuda/pipe/proxy.h): its thread is the hierarchy's caller of operations.
  */
 #ifndef TUTTI_HIERARCHY_H
 #define TUTTI_HIERARCHY_H
@@ -22,6 +24,10 @@ struct tutti_store;
 
 /* struct comm_assembly's join_hosts(). */
 enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meeting *met);
+/* Collective: each rank's bytes, by ranks, for the caller of operations while none runs. Takes no
+ * operation number. For a communicator whose calls are enqueued. */
+enum tutti_status hierarchy_values_gather(struct hierarchy *hierarchy, const void *own,
+                                          size_t bytes, void *all, int64_t timeout_ms);
 /* A view of the store on which the ranks of a communicator of several hosts have met, for those of
  * this color of its last split. The caller frees its prefix. Returns NO_MEMORY. */
 enum tutti_status hierarchy_split_store(const struct tutti_comm *comm, int color,

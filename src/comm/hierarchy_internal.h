@@ -114,6 +114,7 @@ struct hierarchy_state {
     struct fabric_batch *batch; /* that is awaited; NULL: none */
     enum tutti_status engine;   /* how the last batch ended */
     int peer;                   /* a rank of another host, which a time-out of the batch names */
+    bool uncounted;             /* the collective takes no number */
     bool in_node;               /* an operation of the node runs: */
     struct request node;
     struct hierarchy_node_blocks sent, received; /* its blocks, if it has some */
@@ -246,6 +247,8 @@ static inline unsigned char *hierarchy_take(const struct hierarchy *self, size_t
 
 /* hierarchy_run.c: collectives and messages. */
 extern const struct algorithm hierarchy_algorithm;
+/* struct backend's run_more(). */
+enum tutti_status hierarchy_run_more(void *hierarchy, struct request *request);
 
 /* The first parts. hierarchy_reduce.c: all_reduce and reduce; reduce_scatter and its v-form. */
 enum tutti_status hierarchy_sum(struct hierarchy_state *state);

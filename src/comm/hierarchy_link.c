@@ -454,7 +454,7 @@ void hierarchy_state_init(struct hierarchy *self, struct request *request,
     state->tag = is_message ? HIERARCHY_TAG_MESSAGE : HIERARCHY_TAG_COLLECTIVE;
     state->batch = NULL;
     state->engine = TUTTI_OK;
-    state->in_node = false;
+    state->uncounted = state->in_node = false;
 }
 
 /* The node's operation. A failed one stays the running one. */

@@ -33,7 +33,7 @@ static enum tutti_status collective_begin(struct hierarchy_state *state)
     struct hierarchy *self = state->self;
     struct request *request = state->request;
     const bool has_subset = !rank_set_empty(request->subset);
-    if (!has_subset)
+    if (!has_subset && !state->uncounted)
         order_store_relaxed_u64(&self->sequence, self->sequence + 1);
     request_started(request, self->sequence, request_kind(request), RECORD_RUNNING);
     state->next = first_parts[request->collective];
@@ -47,25 +47,37 @@ static enum tutti_status headers_come(struct hierarchy_state *state)
     return status == TUTTI_OK ? collective_begin(state) : status;
 }
 
-static enum tutti_status start(void *opaque, struct request *request, void *memory)
+/* Prepares an operation, of which nothing has begun. */
+static enum tutti_status prepare(struct hierarchy *self, struct request *request,
+                                 struct hierarchy_state *state)
 {
-    struct hierarchy *self = opaque;
-    struct hierarchy_state *state = memory;
     if (!first_parts[request->collective])
         return error_set(TUTTI_ERR_DECLINED, "%s is not there between hosts yet",
                          coll_rows[request->collective].call);
     enum tutti_status status = lane_begin(self->comm->peers, LANE_NONE);
     if (status == TUTTI_OK)
         status = hierarchy_room(self, LIST_LEAST * (size_t)self->comm->world_size);
-    if (status != TUTTI_OK)
-        return status;
-    hierarchy_state_init(self, request, first_parts[request->collective], state);
+    if (status == TUTTI_OK)
+        hierarchy_state_init(self, request, first_parts[request->collective], state);
+    return status;
+}
+
+/* Begins an operation that is prepared. */
+static enum tutti_status begin(struct hierarchy *self, struct request *request,
+                               struct hierarchy_state *state)
+{
     if (coll_rows[request->collective].peer == COLL_PARTNER) {
         request_started(request, self->sequence, RECORD_SUBSET, RECORD_RUNNING);
         return TUTTI_OK;
     }
     state->next = headers_come;
     return hierarchy_headers_await(state) ? TUTTI_OK : collective_begin(state);
+}
+
+static enum tutti_status start(void *opaque, struct request *request, void *memory)
+{
+    const enum tutti_status status = prepare(opaque, request, memory);
+    return status == TUTTI_OK ? begin(opaque, request, memory) : status;
 }
 
 static enum step_progress step(void *opaque, struct request *request, void *memory)
@@ -103,14 +115,11 @@ static enum tutti_status await(struct hierarchy_state *state)
                       : wait_by_poll(peers, wait->poll, state, request);
 }
 
-static enum tutti_status run(void *opaque, struct request *request, tutti_stream_t stream)
+/* Runs an operation that has begun, outside of a group of calls. */
+static enum tutti_status finish(struct hierarchy *self, struct request *request,
+                                struct hierarchy_state *state)
 {
-    struct hierarchy *self = opaque;
-    struct hierarchy_state *state = self->running;
-    (void)stream;
-    enum tutti_status status = start(self, request, state);
-    if (status != TUTTI_OK)
-        return status;
+    enum tutti_status status = TUTTI_OK;
     while (status == TUTTI_OK && step(self, request, state) == STEP_BUSY)
         status = await(state);
     if (status == TUTTI_OK)
@@ -118,6 +127,47 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
     if (status != TUTTI_OK)
         leave_failed(self, request, state);
     return status;
+}
+
+static enum tutti_status run(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    struct hierarchy *self = opaque;
+    (void)stream;
+    const enum tutti_status status = start(self, request, self->running);
+    return status == TUTTI_OK ? finish(self, request, self->running) : status;
+}
+
+/* The operation's headers have been exchanged already. */
+enum tutti_status hierarchy_run_more(void *opaque, struct request *request)
+{
+    struct hierarchy *self = opaque;
+    const enum tutti_status status = prepare(self, request, self->running);
+    return status == TUTTI_OK ? finish(self, request, self->running) : status;
+}
+
+enum tutti_status hierarchy_values_gather(struct hierarchy *self, const void *own, size_t bytes,
+                                          void *all, int64_t timeout_ms)
+{
+    struct request request = {
+        .choice.run = &hierarchy_algorithm,
+        .collective = TUTTI_COLLECTIVE_SPLIT,
+        .dtype = TUTTI_UINT8,
+        .recv_all = true,
+        .send = own,
+        .recv = all,
+        .count = bytes,
+        .bytes = bytes,
+        .element_bytes = 1,
+        .timeout_ms = timeout_ms,
+        .timeout_source = self->comm->timeout_source,
+        .signature = signature_pack(TUTTI_COLLECTIVE_SPLIT, TUTTI_UINT8, (enum op_kind)0,
+                                    TUTTI_ALGO_NONE, bytes),
+    };
+    enum tutti_status status = prepare(self, &request, self->running);
+    self->running->uncounted = true;
+    if (status == TUTTI_OK)
+        status = begin(self, &request, self->running);
+    return status == TUTTI_OK ? finish(self, &request, self->running) : status;
 }
 
 /* Collectives do, in their nodes, and messages in the node. */

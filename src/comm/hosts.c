@@ -52,13 +52,6 @@ enum tutti_status comm_records_check(const struct tutti_comm *comm,
         status = hosts_refuse(records, comm->world_size, hosts);
     if (status == TUTTI_OK)
         status = crowd_refuse(comm, hosts);
-    if (status == TUTTI_OK && hosts->count > 1 && backend->enqueues)
-        status =
-            error_set(TUTTI_ERR_DECLINED,
-                      "the ranks run on %d hosts, and a CUDA communicator has one: make a CPU "
-                      "communicator with the fabric, and by tutti_pg_create() a process group, "
-                      "which takes CUDA tensors through the host",
-                      hosts->count);
     if (status == TUTTI_OK && hosts->count > 1 && comm->config.strict)
         status =
             error_set(TUTTI_ERR_DECLINED,

@@ -262,8 +262,8 @@ static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *
         .name = comm->name,
         .nonce = comm->nonce,
         .peers = comm->peers,
-        .left_elsewhere = comm->backend->many_hosts ? hierarchy_left : NULL,
-        .hierarchy = comm->group,
+        .left_elsewhere = comm->hosts.group ? hierarchy_left : NULL,
+        .hierarchy = comm->hosts.group,
         .aborts = &comm->aborts,
         .aborts_before = order_load_relaxed_u32(&comm->aborts), /* aborts before this call */
         .rank = comm->rank,

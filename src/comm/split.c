@@ -12,7 +12,8 @@
  * All ranks of the parent take part in all rounds. After a failure of any rank all ranks stop.
  *
  * If the parent's ranks run on several hosts, the members meet on the parent's store behind round
- * 1, as for a new communicator. Their second round tells whether a rank has failed.
+ * 1, as for a new communicator. Their second round tells whether a rank has failed. On CUDA the
+ * parent's operations end first: its thread and this call would use one fabric.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -59,6 +60,8 @@ static enum tutti_status parent_gather(void *context, const void *own, size_t by
     const struct coll_args args = {.send = own, .recv = all, .count = bytes, .dtype = TUTTI_UINT8};
     (void)timeout_ms;
     self->rounds++;
+    if (parent->backend->enqueues && parent->hosts.group)
+        return hierarchy_values_gather(parent->hosts.group, own, bytes, all, parent->timeout_ms);
     return parent->backend->enqueues
                ? peers_gather(parent->peers, own, bytes, all, parent->timeout_ms)
                : comm_run(parent, TUTTI_COLLECTIVE_SPLIT, &args, parent->timeout_ms,
@@ -161,7 +164,12 @@ static enum tutti_status split_run(struct split *self, int key,
 {
     struct tutti_comm *parent = self->parent;
     struct choice_of_rank own = {.color = self->color, .key = key};
-    enum tutti_status status = random_fill(own.token, sizeof own.token);
+    enum tutti_status status = TUTTI_OK;
+    if (parent->backend->enqueues && parent->hosts.group)
+        status = parent->backend->finish(parent->group, parent->timeout_ms);
+    if (status != TUTTI_OK)
+        return status;
+    status = random_fill(own.token, sizeof own.token);
     status = gather_agree(&self->gather, status, &own, sizeof own, 0);
     if (status != TUTTI_OK)
         return status;
@@ -171,7 +179,7 @@ static enum tutti_status split_run(struct split *self, int key,
     parent->splits++;
     members_find(self);
     self->gather.members = self->ranks;
-    const bool many_hosts = parent->backend->many_hosts;
+    const bool many_hosts = parent->hosts.group;
     if (self->size)
         status = (many_hosts ? sub_meet : sub_assemble)(self, options, sub);
     const int rounds = many_hosts ? 2 : 3 + parent->shared + parent->backend->enqueues;

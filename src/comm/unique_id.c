@@ -360,7 +360,7 @@ static enum tutti_status create_from_id(const struct id_content *content, int ra
         status = tutti_comm_create(kept->store, rank, world_size, options, comm);
     if (status == TUTTI_OK)
         use_end(*comm, kept->store);
-    if (status == TUTTI_OK && (*comm)->backend->many_hosts)
+    if (status == TUTTI_OK && (*comm)->hosts.group)
         (*comm)->kept = kept;
     else
         kept_store_release(kept);

@@ -84,6 +84,7 @@ const struct backend cpu_backend = {
     .open = open_group,
     .choose = cpu_choose,
     .barrier = &cpu_meeting,
+    .run_more = cpu_run_more,
     .send_own = send_own,
     .sequence = peers_sequence,
     .status = peers_status,

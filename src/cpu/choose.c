@@ -223,8 +223,9 @@ enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
     return TUTTI_OK;
 }
 
-enum tutti_status cpu_run_more(struct cpu_group *group, struct request *request)
+enum tutti_status cpu_run_more(void *opaque, struct request *request)
 {
+    struct cpu_group *group = opaque;
     if (request->choice.run == &cpu_parts)
         request->choice.run = parts_plain(group, request);
     if (request->choice.run == &cpu_pair)

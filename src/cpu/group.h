@@ -67,11 +67,10 @@ void cpu_group_set_messages(struct cpu_group *group, bool (*take)(void *context,
  */
 struct cpu_team **cpu_group_team(struct cpu_group *group);
 
-/* Goes on with the previous operation: moves further elements of its blocks, under its number and
- * its announcement. The request: as cpu_choose() has completed it, without zero-copy. In a v-form a
- * rank without further elements of any block does not take part; in any other collective all ranks
- * have the same number of parts. */
-enum tutti_status cpu_run_more(struct cpu_group *group, struct request *request);
+/* struct backend's run_more(): under the previous operation's announcement. In a v-form a rank
+ * without further elements of any block does not take part; in any other collective all ranks have
+ * the same number of parts. */
+enum tutti_status cpu_run_more(void *group, struct request *request);
 /* struct algorithm's `run`: a barrier of all ranks, or of request->subset, this rank among them. */
 enum tutti_status cpu_barrier(void *group, struct request *request, tutti_stream_t stream);
 

@@ -27,7 +27,7 @@ static enum tutti_status comm_check(struct tutti_comm *comm)
     enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
     if (status != TUTTI_OK)
         return status;
-    if (comm->backend->many_hosts && !comm->fabric->ops->threads(comm->fabric))
+    if (comm->hosts.group && !comm->fabric->ops->threads(comm->fabric))
         return error_set(
             TUTTI_ERR_DECLINED,
             "%s: the ranks of communicator \"%s\" run on several hosts, and the group's "
@@ -72,7 +72,7 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     made->crowded = peers_ranks(comm->peers)->polls == 1;
     made->control.rank = comm->rank;
     made->control.size = comm->world_size;
-    const struct hierarchy *hierarchy = comm->backend->many_hosts ? comm->group : NULL;
+    const struct hierarchy *hierarchy = comm->hosts.group;
     enum tutti_status status = hierarchy ? pg_wire_open(comm, &made->control) : TUTTI_OK;
     for (int r = 0; r < comm->world_size && !hierarchy; r++)
         made->control.rings[r] = &peers_arena(comm->peers, r)->control_ring;

@@ -187,15 +187,8 @@ static enum tutti_status check_other_list(const struct agree *agree, int rank)
 static void config_adapt(const struct tutti_comm *from, const struct pg_members *members, int which,
                          struct tutti_comm *made)
 {
-    if (which == COMM_HOST && from->backend->enqueues) {
-        free(made->links);
-        made->links = NULL;
-        made->backend = &cpu_backend;
-        made->config.device = TUTTI_DEVICE_CPU;
-        made->config.algo = TUTTI_ALGO_NONE;
-        made->config.topology_size = 0;
-        made->programmatic = TUTTI_PROGRAMMATIC_AUTO;
-    }
+    if (which == COMM_HOST && from->backend->enqueues)
+        comm_use_hosts(made);
     if (members->max_blocks)
         made->max_blocks = members->max_blocks;
     for (int leaf = 0; leaf < members->size; leaf++)
@@ -219,12 +212,13 @@ static enum tutti_status assemble(struct group *self, int which, struct tutti_co
                : error_context(status, "%s: the communicator of the group's members", call);
 }
 
-/* Make the communicator of the devices. If one member has none, all members give it up. A member
+/* Make the communicator of the devices. Members on several hosts have none: all data would go
+ * through the hosts there, too. If one member has none, all members give it up. A member
  * that was aborted returns at once; its peers notice that in the communicator on the host. */
 static enum tutti_status assemble_direct(struct group *self, struct tutti_comm *made,
                                          struct tutti_comm **direct)
 {
-    if (!self->comm->backend->enqueues)
+    if (!self->comm->backend->enqueues || made->hosts.group)
         return TUTTI_OK;
     enum tutti_status status = assemble(self, COMM_DIRECT, direct);
     uint32_t all = status == TUTTI_OK;
@@ -255,8 +249,8 @@ static void group_init(struct group *self, struct tutti_comm *comm,
         .name = comm->name,
         .nonce = comm->nonce,
         .peers = comm->peers,
-        .left_elsewhere = comm->backend->many_hosts ? hierarchy_left : NULL,
-        .hierarchy = comm->group,
+        .left_elsewhere = comm->hosts.group ? hierarchy_left : NULL,
+        .hierarchy = comm->hosts.group,
         .aborts = &comm->aborts,
         .rank = comm->rank,
         .topic = self->topic,

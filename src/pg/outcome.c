@@ -12,7 +12,7 @@ enum { TEXT_BYTES = 640 };
 
 enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status, int peer)
 {
-    const int first = comm->backend->many_hosts ? PEERS_ELSEWHERE : 0;
+    const int first = comm->hosts.group ? PEERS_ELSEWHERE : 0;
     const struct tutti_fault fault = {
         .struct_size = sizeof fault,
         .status = status,

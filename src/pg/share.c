@@ -219,7 +219,7 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
 {
     status = headers_exchange(share, status, bytes, timeout_ms);
     POINT("share.headers");
-    const bool hosts = share->comm->backend->many_hosts;
+    const bool hosts = share->comm->hosts.group;
     if (status == TUTTI_OK)
         status = hosts ? bytes_gather(share, timeout_ms, views) : new_attach(share, timeout_ms);
     *failed_rank = share->gather.blamed;

@@ -290,7 +290,7 @@ bool pg_wire_poll(struct pg_wire *wire)
 
 enum tutti_status pg_wire_open(struct tutti_comm *comm, struct pg_control *control)
 {
-    struct hierarchy *self = comm->group;
+    struct hierarchy *self = comm->hosts.group;
     if (self->packets)
         return error_set(TUTTI_ERR_CONCURRENT, "communicator \"%s\" has had a process group",
                          comm->name);

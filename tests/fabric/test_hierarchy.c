@@ -6,12 +6,14 @@
  * - groups: the calls of a group go on together, so that a rank may make them one by one in any
  *   order that the contract leaves free.
  * - faults: what happens to one rank, or between hosts, is a fault on all ranks, which names it.
+ * - varied: v-forms in which one block is long.
  * - parts: what becomes of a split.
  * - ids: the ranks of hosts meet on an id's store, where its maker says.
  * - refusals: what such a communicator does not serve says so, and so do ranks without a fabric.
  *
- * usage: test_hierarchy
+ * usage: test_hierarchy. With TUTTI_TEST_DEVICE=cuda a host thread stages all operations.
  */
+#include "../device.h"
 #include "../pool.h"
 #include "../ranks.h"
 #include "comm/hierarchy_internal.h"
@@ -28,7 +30,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST = 12, LONG_COUNT = 700 * 1024 };
+enum { MOST = 12, MOST_CUDA = 6, LONG_COUNT = 700 * 1024, BEGUN = 10 };
 
 static struct loopback *loopback;
 static struct pool *pool;
@@ -225,6 +227,7 @@ static int begin_on(struct ranks *ranks, int rank, tutti_store_t *store, const c
     if (failed)
         return failed;
     RANKS_CHECK(sum(*comm, 10, memory) == TUTTI_OK);
+    RANKS_CHECK(ranks_meet(ranks, BEGUN + communicators)); /* no rank has a later fault before */
     return 0;
 }
 
@@ -470,6 +473,72 @@ static int broken(struct ranks *ranks, int rank, tutti_store_t *store)
     return fault_is(ranks, rank, comm, TUTTI_ERR_SYSTEM, -1);
 }
 
+/* ---- counts that differ ---------------------------------------------------------------------- */
+
+/* The elements from one rank to another. */
+static size_t count_of(int from, int to)
+{
+    return from == 1 && to == 2 ? LONG_COUNT : (size_t)(5 * from + to);
+}
+
+static float value_of(int from, int to, size_t i)
+{
+    return (float)(1000 * from + 100 * to) + (float)(i % 97);
+}
+
+/* Fills, or checks, the blocks from one rank to all, or to one from all, one behind the other. */
+static bool blocks_pass(float *memory, int rank, int size, bool sent, bool fills)
+{
+    bool is_right = true;
+    for (int r = 0; r < size; r++) {
+        const int from = sent ? rank : r, to = sent ? r : rank;
+        for (size_t i = 0; i < count_of(from, to); i++, memory++) {
+            if (fills)
+                *memory = value_of(from, to, i);
+            is_right = is_right && *memory == value_of(from, to, i);
+        }
+    }
+    return is_right;
+}
+
+/* One block is long: on CUDA some ranks have one piece, others many. A rank that has none left
+ * goes at once. */
+static int varied(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const int size = ranks->size;
+    const size_t bytes = (LONG_COUNT + 1000) * sizeof(float);
+    float *send = calloc(1, bytes), *recv = calloc(1, bytes);
+    size_t sent[MOST], received[MOST];
+    tutti_comm_t *comm;
+    const int failed = send && recv ? join(ranks, rank, store, "AABB", &comm) : 1;
+    if (failed)
+        return failed;
+    for (int r = 0; r < size; r++) {
+        sent[r] = count_of(rank, r);
+        received[r] = count_of(r, rank);
+    }
+    blocks_pass(send, rank, size, true, true);
+    RANKS_CHECK(tutti_all_to_all_v(send, sent, NULL, recv, received, NULL, TUTTI_FLOAT32, comm,
+                                   TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    RANKS_CHECK(blocks_pass(recv, rank, size, false, false));
+    memset(recv, 0, bytes);
+    RANKS_CHECK(tutti_scatter_v(send, sent, NULL, recv, count_of(1, rank), TUTTI_FLOAT32, 1, comm,
+                                TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    for (size_t i = 0; i < count_of(1, rank); i++)
+        RANKS_CHECK(recv[i] == value_of(1, rank, i));
+    for (size_t i = 0; i < count_of(rank, 2); i++)
+        send[i] = value_of(rank, 2, i);
+    for (int r = 0; r < size; r++)
+        received[r] = count_of(r, 2);
+    RANKS_CHECK(tutti_gather_v(send, count_of(rank, 2), recv, received, NULL, TUTTI_FLOAT32, 2,
+                               comm, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    RANKS_CHECK(rank != 2 || blocks_pass(recv, rank, size, false, false));
+    tutti_comm_destroy(comm);
+    free(send);
+    free(recv);
+    return 0;
+}
+
 /* ---- splits ---------------------------------------------------------------------------------- */
 
 /* A failure of some ranks is one of all, and the parent goes on. */
@@ -508,6 +577,38 @@ static bool says(const char *what)
     return strstr(tutti_last_error(), what) != NULL;
 }
 
+/* A host thread stages: it needs the fabric, and no replay reaches it. */
+static int cuda_refusals(struct ranks *ranks, int rank, tutti_store_t *store, tutti_comm_t *comm,
+                         struct tutti_comm_options *options)
+{
+    float memory[100] = {0};
+    char text[4096];
+    tutti_comm_t *other;
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "a host thread stages: the ranks run on several hosts\n"));
+    setenv("TUTTI_TEST_GRAPH", "1", 1);
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_ERR_DECLINED && says("a replay would not reach"));
+    unsetenv("TUTTI_TEST_GRAPH");
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_OK);
+    options->name = "forced";
+    options->algo = TUTTI_ALGO_TWO_SHOT;
+    RANKS_CHECK(ranks_join(ranks, rank, store, options, &other) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(says("the ranks run on several hosts") && says("two_shot"));
+    options->name = "threads";
+    options->algo = TUTTI_ALGO_HOST_STAGED;
+    loopback_set(loopback->one_thread, 1);
+    RANKS_CHECK(ranks_join(ranks, rank, store, options, &other) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(says("MPI_THREAD_MULTIPLE"));
+    RANKS_CHECK(ranks_meet(ranks, 3));
+    loopback_set(loopback->one_thread, 0);
+    RANKS_CHECK(ranks_meet(ranks, 4));
+    options->name = "staged";
+    RANKS_CHECK(ranks_join(ranks, rank, store, options, &other) == TUTTI_OK);
+    RANKS_CHECK(sum(other, 100, memory) == TUTTI_OK);
+    tutti_comm_destroy(other);
+    return 0;
+}
+
 static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct tutti_comm_options options = {.struct_size = sizeof options, .name = "plain"};
@@ -534,9 +635,10 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(strstr(text, "hosts: 2\n") && strstr(text, "host: rank 0, rank 1,") &&
                 strstr(text, "fabric: loopback"));
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    const int failed = device_is_cuda() ? cuda_refusals(ranks, rank, store, comm, &options) : 0;
     tutti_comm_destroy(comm);
     tutti_fabric_close(fabric);
-    return 0;
+    return failed;
 }
 
 /* ---- ids ------------------------------------------------------------------------------------- */
@@ -607,21 +709,20 @@ int main(void)
         {"left", left, {4}},
         {"silent", silent, {4}},
         {"broken", broken, {4}},
+        {"varied", varied, {4}},
         {"parts", split_parts, {4}},
         {"refusals", refusals, {3}},
         {"from_id", from_id, {3}},
         {"from_near_id", from_near_id, {2}},
     };
-    const int skip = ranks_skip_cuda("fabrics of CPU ranks");
+    const bool cuda = device_is_cuda();
     int failures = 0;
-    if (skip)
-        return skip;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    for (size_t i = cuda; i < sizeof parts / sizeof *parts; i++) { /* a stream orders the groups */
         loopback = loopback_create();
         failures += ranks_run_parts(&parts[i], 1);
     }
     loopback = loopback_create();
-    for (int size = 2; size <= MOST; size++)
+    for (int size = cuda ? 3 : 2; size <= (cuda ? MOST_CUDA : MOST); size += cuda ? 3 : 1)
         failures += splits_run(size);
     return failures ? 1 : 0;
 }

@@ -166,7 +166,7 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
     }
     choice->run = group->proxied ? &cuda_algo_staged : &cuda_algo_kernel;
     if (group->proxied) {
-        status = cuda_proxy_algorithm(asked, &algo, &reason);
+        status = cuda_proxy_algorithm(group, asked, &algo, &reason);
     } else {
         status = cuda_plan_pick(&group->plan, call, asked, rules->kernel, &choice->launch, &reason);
         if (status == TUTTI_OK && call->bytes)

@@ -78,6 +78,10 @@ int cuda_group_describe(const void *opaque, char *text, size_t size)
             "staging_bytes: %zu\nplan: host_staged up to any size, by a host thread, pieces "
             "of %d bytes\n",
             sizeof(struct cuda_proxy_page), CUDA_PROXY_PIECE_BYTES);
+    const size_t used = (size_t)length < size ? (size_t)length : size;
+    if (group->many_hosts)
+        length += group->hosts.backend->describe(group->hosts.group, text ? text + used : NULL,
+                                                 size - used);
     if (!cuda_has_kernels(group))
         return length;
     if (group->rules->kernel)

@@ -55,7 +55,9 @@ enum tutti_status cuda_group_status(void *opaque, struct tutti_fault *fault)
     struct tutti_fault found;
     if (cuda_fault_read(group, &found))
         peers_fail(group->peers, &found);
-    enum tutti_status status = peers_status(group->peers, fault);
+    const struct backend_hosts *hosts = &group->hosts;
+    enum tutti_status status = group->many_hosts ? hosts->backend->status(hosts->group, fault)
+                                                 : peers_status(group->peers, fault);
     /* A thread that stages may wait for a rank that has nothing to do with it. */
     if (status != TUTTI_OK)
         cuda_hosts_quit(group);
@@ -79,11 +81,12 @@ enum tutti_status cuda_group_fail(struct cuda_group *group, enum tutti_status st
                                   uint64_t sequence, const char *what)
 {
     char why[300];
+    const int rank = group->launch.rank + (group->many_hosts ? PEERS_ELSEWHERE : 0);
     const struct tutti_fault fault = {
         .struct_size = sizeof fault,
         .status = status,
-        .rank = group->launch.rank,
-        .peer = group->launch.rank,
+        .rank = rank,
+        .peer = rank,
         .sequence = sequence,
     };
     snprintf(why, sizeof why, "%s", tutti_last_error());

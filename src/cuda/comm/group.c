@@ -49,11 +49,6 @@ static struct cuda_setup *setup_of(const struct backend_opening *opening)
     return opening->setup;
 }
 
-static bool is_remote(const struct cuda_group *group, int rank)
-{
-    return rank_set_has(peers_ranks(group->peers)->remote, rank);
-}
-
 /* ---- alone ----------------------------------------------------------------------------------- */
 
 static enum tutti_status context_bind(struct cuda_group *group)
@@ -293,9 +288,10 @@ static void devices_count(struct cuda_group *group, const struct backend_opening
         if (memcmp(setup_of(opening)->devices[r].uuid, group->device.uuid, CUDA_UUID_BYTES) != 0)
             continue;
         group->sharing++;
-        if (!is_remote(group, r))
+        if (opening->processes[r] == opening->processes[opening->rank])
             rank_set_add(&threads, r);
     }
+    group->shares_queues = rank_set_count(threads) > 1;
     if (group->sharing > 1 && setup_of(opening)->route != CUDA_ROUTE_PROXY)
         group->same_gpu = threads;
 }
@@ -316,6 +312,7 @@ static enum tutti_status group_make(const struct backend_opening *opening,
     made->resources = resources;
     made->peers = opening->peers;
     made->hosts = setup_of(opening)->hosts;
+    made->many_hosts = opening->hosts.group;
     made->device = setup_of(opening)->devices[opening->rank];
     made->default_timeout_ms = opening->default_timeout_ms;
     made->rules = opening->rules;
@@ -356,6 +353,16 @@ static void plan_choose(struct cuda_group *group, const struct backend_opening *
                    group->on_host, &group->plan);
 }
 
+static enum tutti_status hosts_open(const struct backend_opening *opening,
+                                    struct backend_hosts *hosts)
+{
+    struct cpu_group *group;
+    const enum tutti_status status = cpu_group_open(opening, &choice_rules_free, &group);
+    if (status == TUTTI_OK)
+        *hosts = (struct backend_hosts){&cpu_backend, group};
+    return status;
+}
+
 /* Opens the proxy of a communicator that has kernels. Its hosts have peers of their own, since the
  * caller uses the communicator's while the proxy runs. */
 static enum tutti_status open_beside(struct cuda_group *group,
@@ -389,7 +396,7 @@ static enum tutti_status open_beside(struct cuda_group *group,
                            config.timeout_ms);
     hosts.timeout_ms = deadline_timeout_ms(deadline);
     if (status == TUTTI_OK)
-        status = cpu_group_open(&hosts, &choice_rules_free, &group->hosts);
+        status = hosts_open(&hosts, &group->hosts);
     if (status == TUTTI_OK) {
         peers_settle(group->beside);
         status = cuda_proxy_open(group);
@@ -482,10 +489,13 @@ enum tutti_status cuda_group_open(const struct backend_opening *opening, void **
     char why[sizeof((struct cuda_group *)0)->why];
     int64_t deadline = deadline_after(opening->timeout_ms);
     enum tutti_status status = TUTTI_OK;
-    peers_settle(opening->peers);
+    setup->hosts = opening->hosts;
+    if (!setup->hosts.group)
+        peers_settle(opening->peers);
     /* Ranks that share a device share host memory, whatever the links of the devices. */
-    if (setup->route == CUDA_ROUTE_PROXY) /* before steps in which a rank alone may fail */
-        status = cpu_group_open(opening, &choice_rules_free, &setup->hosts);
+    const bool needs_hosts = setup->route == CUDA_ROUTE_PROXY && !setup->hosts.group;
+    if (needs_hosts) /* before steps in which a rank alone may fail */
+        status = hosts_open(opening, &setup->hosts);
     if (status == TUTTI_OK)
         status = open_at(opening, deadline, group);
     /* All ranks know whether links alone are the reason. */
@@ -501,7 +511,36 @@ enum tutti_status cuda_group_open(const struct backend_opening *opening, void **
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* Ends operations that still run after cuda_flush(), which returned `flushed`. Returns false if one
+/* cuda_flush(). Between hosts the thread may have pieces behind those of the stream. */
+static enum tutti_status flush(struct cuda_group *group, int64_t deadline)
+{
+    const enum tutti_status status = cuda_flush(group, deadline);
+    return status == TUTTI_OK && group->many_hosts ? cuda_proxy_drain(group->proxy, deadline)
+                                                   : status;
+}
+
+enum tutti_status cuda_group_finish(void *opaque, int64_t timeout_ms)
+{
+    struct cuda_group *group = opaque;
+    struct cuda_visit visit;
+    enum tutti_status status = cuda_visit_begin(group->driver, group->resources->context, &visit);
+    if (status != TUTTI_OK)
+        return status;
+    status = flush(group, deadline_after(timeout_ms));
+    cuda_visit_end(group->driver, &visit);
+    if (status == TUTTI_OK || cuda_group_has_failed(group) || cuda_watchers_ended()) {
+        enum tutti_status fault = cuda_group_status(group, NULL);
+        return fault == TUTTI_OK ? status : fault;
+    }
+    if (status != TUTTI_ERR_TIMEOUT)
+        return status;
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "operations that were enqueued on device %d did not end in %lld ms: wait once "
+                     "more, or end them with tutti_comm_abort()",
+                     group->device.ordinal, (long long)timeout_ms);
+}
+
+/* Ends operations that still run after flush(), which returned `flushed`. Returns false if one
  * may still run. */
 static bool halt(struct cuda_group *group, enum tutti_status flushed)
 {
@@ -545,7 +584,9 @@ static void last_words(const struct cuda_group *group, bool idle, struct tutti_f
                                       .status = TUTTI_ERR_ABORTED,
                                       .rank = group->launch.rank,
                                       .peer = group->launch.rank,
-                                      .sequence = peers_sequence(group->peers)};
+                                      .sequence = group->many_hosts
+                                                      ? cuda_proxy_completed(group->proxy) + 1
+                                                      : peers_sequence(group->peers)};
 }
 
 /* The last operation that succeeded. */
@@ -585,7 +626,7 @@ enum tutti_status cuda_group_retire(void *opaque, uint64_t *completed)
     enum tutti_status status = cuda_visit_begin(group->driver, group->resources->context, &visit);
     if (status != TUTTI_OK)
         return status;
-    if (halt(group, cuda_flush(group, deadline_after(CUDA_GRACE_MS))))
+    if (halt(group, flush(group, deadline_after(CUDA_GRACE_MS))))
         status = completed_read(group, completed);
     else
         status = error_set(TUTTI_ERR_TIMEOUT,
@@ -614,7 +655,7 @@ static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
     bool stuck = false;
     enum tutti_status flushed = TUTTI_OK;
     if (group->event) /* the watch still runs, and ends this wait after a fault */
-        flushed = cuda_flush(group, deadline_after(group->default_timeout_ms));
+        flushed = flush(group, deadline_after(group->default_timeout_ms));
     cuda_watch_remove(&group->watch);
     if (group->event) {
         bool idle = halt(group, flushed);
@@ -679,7 +720,8 @@ int cuda_group_device(const struct cuda_group *group)
 
 enum tutti_status cuda_check_split(const void *group, const char *name)
 {
-    if (!((const struct cuda_group *)group)->proxied)
+    const struct cuda_group *own = group;
+    if (!own->proxied || own->many_hosts)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_DECLINED,
                      "a host thread serves the ranks of communicator \"%s\", since processes "

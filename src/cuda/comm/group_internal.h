@@ -28,7 +28,8 @@ enum cuda_route {
     CUDA_ROUTE_FOUND,  /* on the devices if all of them reach each other, else in host memory */
     CUDA_ROUTE_DEVICE, /* on the devices; an error if they do not reach each other */
     CUDA_ROUTE_HOST,
-    CUDA_ROUTE_PROXY, /* no arenas: a host thread stages all operations, see proxy.h */
+    CUDA_ROUTE_PROXY, /* no arenas: a host thread stages all operations, see proxy.h; the only one
+                       * of ranks on several hosts */
     CUDA_ROUTE_ALONE, /* no arenas: one rank, which copies, or has a host thread reduce */
 };
 
@@ -38,7 +39,7 @@ struct cuda_setup {
     struct cuda_device devices[CUDA_RANKS]; /* of all ranks; several may have one device */
     enum cuda_route route;                  /* equal on all ranks */
     const char *why;                        /* HOST, PROXY: the reason, in words */
-    struct cpu_group *hosts;                /* PROXY */
+    struct backend_hosts hosts;             /* PROXY */
 };
 
 /* The last operation of the latest stream capture. */
@@ -80,10 +81,11 @@ struct cuda_group {
     struct cuda_plan plan;     /* no grid has more blocks than fit at once on any rank */
     unsigned channels;         /* cuda_exchange_channels() of that plan */
     const struct choice_rules *rules;
-    struct peers *peers;     /* borrowed from the communicator */
-    struct cpu_group *hosts; /* runs operations for the proxy; NULL: there is none */
-    struct peers *beside;    /* those of `hosts` if kernels use `peers`; else NULL */
-    uint32_t quits;          /* this rank has ended the hosts' operations alone */
+    struct peers *peers;        /* borrowed from the communicator */
+    struct backend_hosts hosts; /* run operations for the proxy */
+    bool many_hosts;      /* the ranks run on several hosts, and `peers` are those of this one */
+    struct peers *beside; /* those of `hosts` if kernels use `peers`; else NULL */
+    uint32_t quits;       /* this rank has ended the hosts' operations alone */
     CUlaunchAttribute attribute;
     bool programmatic; /* kernels may be launched ahead: residency.c */
     bool resident;     /* counted among the communicators of the device */
@@ -95,6 +97,7 @@ struct cuda_group {
     /* The ranks on this device that are threads of this process. They launch together. Empty: this
      * rank launches alone. */
     struct rank_set same_gpu;
+    bool shares_queues;       /* other threads of this process use this device for its ranks */
     bool on_host;             /* arenas are in host memory */
     char why[320];            /* the reason for `on_host` or `proxied`, in words */
     bool proxied;             /* the proxy stages all operations */
@@ -189,7 +192,7 @@ void cuda_group_invalidate(void *group);
  * then ends their waits. What a captured graph still needs lives as long as the graph. */
 void cuda_group_close(void *group, struct tutti_fault *fault);
 void cuda_group_forget(void *group);
-/* fault.c, stream.c, describe.c, work.c: */
+/* fault.c, group.c, describe.c, work.c: */
 enum tutti_status cuda_group_status(void *group, struct tutti_fault *fault);
 enum tutti_status cuda_group_finish(void *group, int64_t timeout_ms);
 int cuda_group_describe(const void *group, char *text, size_t size);

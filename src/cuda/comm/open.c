@@ -4,7 +4,8 @@
  *
  * Kernels of several processes take turns of milliseconds on a device, so kernels that wait for
  * each other do not run there: a host thread stages all operations. A forced algorithm needs
- * kernels, so it is declined. Kernels of threads that share a device run at the same time.
+ * kernels, so it is declined. Kernels of threads that share a device run at the same time. A host
+ * thread also stages all operations of ranks on several hosts.
  */
 #include "base/error.h"
 #include "cpu/group.h"
@@ -119,6 +120,16 @@ enum tutti_status cuda_prepare(const struct backend_opening *opening, struct bac
     const bool forced = algo != TUTTI_ALGO_NONE && algo != TUTTI_ALGO_HOST_STAGED;
     int low, high;
     devices_read(opening->records, opening->size, setup->devices);
+    if (opening->hosts.group) {
+        setup->route = CUDA_ROUTE_PROXY;
+        setup->why = "the ranks run on several hosts";
+        return forced ? error_set(TUTTI_ERR_DECLINED,
+                                  "algorithm %d (%s) is forced by the options or TUTTI_ALGO, but "
+                                  "the ranks run on several hosts, where a host thread stages all "
+                                  "operations: force none or host_staged",
+                                  (int)algo, tutti_algo_name(algo))
+                      : TUTTI_OK;
+    }
     if (opening->size == 1) {
         setup->route = CUDA_ROUTE_ALONE;
         return TUTTI_OK;

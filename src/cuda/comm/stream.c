@@ -120,27 +120,6 @@ enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
     }
 }
 
-enum tutti_status cuda_group_finish(void *opaque, int64_t timeout_ms)
-{
-    struct cuda_group *group = opaque;
-    struct cuda_visit visit;
-    enum tutti_status status = cuda_visit_begin(group->driver, group->resources->context, &visit);
-    if (status != TUTTI_OK)
-        return status;
-    status = cuda_flush(group, deadline_after(timeout_ms));
-    cuda_visit_end(group->driver, &visit);
-    if (status == TUTTI_OK || has_failed(group)) {
-        enum tutti_status fault = cuda_group_status(group, NULL);
-        return fault == TUTTI_OK ? status : fault;
-    }
-    if (status != TUTTI_ERR_TIMEOUT)
-        return status;
-    return error_set(TUTTI_ERR_TIMEOUT,
-                     "operations that were enqueued on device %d did not end in %lld ms: wait once "
-                     "more, or end them with tutti_comm_abort()",
-                     group->device.ordinal, (long long)timeout_ms);
-}
-
 /* ---- captured -------------------------------------------------------------------------------- */
 
 /* Puts the next operation of a capture behind the last one. */

@@ -14,6 +14,9 @@
  *   time-out; then the communicator fails.
  * - However the thread ends, its last write is `done` = 2^63 - 1. The driver's GEQ compares
  *   cyclically, so this word lets every wait pass, now and later. The fault is recorded first.
+ * - In a v-form a rank may have fewer pieces than its peers. On one host the peers go on without
+ *   it. Ranks on several hosts agree on the number first, where not all of them know all counts,
+ *   and the thread runs empty pieces behind its own. The stream does not wait for those.
  * - A call of the driver that fails before the first piece is announced changes nothing. After that
  *   the communicator fails on all ranks.
  */
@@ -23,8 +26,7 @@
 #include "base/order.h"
 #include "base/wait.h"
 #include "cpu/call_list.h"
-#include "cpu/choose.h"
-#include "cpu/group.h"
+#include "cpu/reduce/reduce.h"
 #include "cuda/comm/group_internal.h"
 #include "cuda/pipe/messages.h"
 #include "cuda/pipe/pipe.h"
@@ -131,15 +133,51 @@ static enum tutti_status part_choose(struct cuda_proxy *proxy, const struct requ
         .dtype = part->dtype,
         .algo = algo == TUTTI_ALGO_HOST_STAGED ? TUTTI_ALGO_NONE : algo,
     };
-    const enum tutti_status status = cpu_choose(proxy->group->hosts, &call, &part->choice);
+    const struct backend_hosts *hosts = &proxy->group->hosts;
+    const enum tutti_status status = hosts->backend->choose(hosts->group, &call, &part->choice);
     part->choice.zero_copy = false; /* no peer may use the slots */
     return status;
 }
 
-/* Runs one piece of a collective among the hosts. */
-static enum tutti_status collective_run(struct cuda_proxy *proxy, const struct operation *operation,
-                                        uint64_t piece)
+/* Whether the ranks have to agree on the number of pieces. */
+static bool pieces_differ(const struct cuda_proxy *proxy, const struct request *request)
 {
+    return proxy->group->many_hosts && coll_varies(request->collective) &&
+           !coll_has_common_counts(request->collective);
+}
+
+/* Sets the largest number of pieces of any rank. This takes the operation's number, and finds a
+ * mismatch. */
+static enum tutti_status pieces_agree(struct cuda_proxy *proxy, const struct request *whole,
+                                      uint64_t *pieces)
+{
+    const struct backend_hosts *hosts = &proxy->group->hosts;
+    struct request request = {
+        .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
+        .dtype = TUTTI_UINT64,
+        .op = OP_MAX,
+        .send = pieces,
+        .recv = pieces,
+        .count = 1,
+        .bytes = sizeof *pieces,
+        .element_bytes = sizeof *pieces,
+        .reduce = reduce_function(reduce_isa_best(), TUTTI_UINT64, OP_MAX),
+        .timeout_ms = whole->timeout_ms,
+        .timeout_source = whole->timeout_source,
+        .signature = whole->signature,
+        .parameter = whole->parameter,
+    };
+    const enum tutti_status status = part_choose(proxy, whole, &request);
+    return status == TUTTI_OK
+               ? request.choice.run->run(hosts->group, &request, TUTTI_STREAM_DEFAULT)
+               : status;
+}
+
+/* Runs one piece of a collective among the hosts. `more`: not as the first part of it. */
+static enum tutti_status collective_run(struct cuda_proxy *proxy, const struct operation *operation,
+                                        uint64_t piece, bool more)
+{
+    const struct backend_hosts *hosts = &proxy->group->hosts;
     struct cuda_blocks part;
     struct request request;
     cuda_cut_request(&operation->cut, &operation->blocks, &operation->request, piece,
@@ -148,12 +186,12 @@ static enum tutti_status collective_run(struct cuda_proxy *proxy, const struct o
         request.scalar =
             op_scalar_load(&proxy->page->scalars[operation - proxy->ring], request.dtype);
     if (request.collective == TUTTI_COLLECTIVE_BARRIER)
-        return cpu_barrier(proxy->group->hosts, &request, TUTTI_STREAM_DEFAULT);
+        return hosts->backend->barrier->run(hosts->group, &request, TUTTI_STREAM_DEFAULT);
     const enum tutti_status status = part_choose(proxy, &operation->request, &request);
     if (status != TUTTI_OK)
         return status;
-    return piece ? cpu_run_more(proxy->group->hosts, &request)
-                 : request.choice.run->run(proxy->group->hosts, &request, TUTTI_STREAM_DEFAULT);
+    return more ? hosts->backend->run_more(hosts->group, &request)
+                : request.choice.run->run(hosts->group, &request, TUTTI_STREAM_DEFAULT);
 }
 
 /* Runs a batch of messages. */
@@ -167,7 +205,7 @@ static enum tutti_status messages_run(struct cuda_proxy *proxy, const struct ope
     int count = 0;
     for (part = cuda_messages_batch(operation->messages, batch, &end); part < end; part++) {
         struct cpu_call *call = &calls[count++];
-        *call = (struct cpu_call){.group = group->hosts,
+        *call = (struct cpu_call){.group = group->hosts.group,
                                   .peers = group->beside ? group->beside : group->peers,
                                   .request = *part->request,
                                   .next = first};
@@ -187,16 +225,26 @@ static enum tutti_status messages_run(struct cuda_proxy *proxy, const struct ope
 
 static bool operation_run(struct cuda_proxy *proxy, const struct operation *operation)
 {
-    const uint64_t pieces = operation->pieces;
+    const bool differ = !operation->messages && pieces_differ(proxy, &operation->request);
+    uint64_t pieces = operation->pieces;
     for (uint64_t piece = 0; piece < pieces; piece++) {
         const uint64_t number = number_of(operation, piece);
-        if (!piece_await(proxy, number) || (operation->messages ? messages_run : collective_run)(
-                                               proxy, operation, piece) != TUTTI_OK)
+        const bool is_own = piece < operation->pieces;
+        enum tutti_status status = TUTTI_OK;
+        if (is_own && !piece_await(proxy, number))
+            return false;
+        if (differ && piece == 0)
+            status = pieces_agree(proxy, &operation->request, &pieces);
+        if (status == TUTTI_OK)
+            status = operation->messages ? messages_run(proxy, operation, piece)
+                                         : collective_run(proxy, operation, piece, piece || differ);
+        if (status != TUTTI_OK)
             return false;
         /* Relaxed: others read it after the stream or the thread has ended. */
         if (piece + 1 == pieces)
             order_store_relaxed_u64(&proxy->completed, operation->number);
-        order_store_release_u64(&proxy->page->done, number); /* E2 pairs E2a, the stream's wait */
+        if (is_own) /* E2 pairs E2a, the stream's wait */
+            order_store_release_u64(&proxy->page->done, number);
     }
     return true;
 }
@@ -295,10 +343,12 @@ enum tutti_status cuda_proxy_open(struct cuda_group *group)
         .look = look, .stop = stop, .ended = ended, .context = proxy, .bell = &proxy->bell};
     if (!group->device.waits)
         return error_set(TUTTI_ERR_DECLINED,
-                         "processes share device %d, whose streams cannot wait for a word in "
-                         "memory, which staging by a host thread needs: give each rank a device of "
-                         "its own, or have the ranks be threads of one process",
-                         group->device.ordinal);
+                         "the streams of device %d cannot wait for a word in memory, which staging "
+                         "by a host thread needs, because %s%s",
+                         group->device.ordinal, group->why,
+                         group->many_hosts ? ""
+                                           : ": give each rank a device of its own, or have the "
+                                             "ranks be threads of one process");
     enum tutti_status status = page_create(group, proxy);
     return status == TUTTI_OK ? cuda_watcher_start(&proxy->watcher) : status;
 }
@@ -335,11 +385,24 @@ uint64_t cuda_proxy_completed(const struct cuda_proxy *proxy)
 
 /* ---- the caller ------------------------------------------------------------------------------ */
 
-enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *algo,
-                                       const char **reason)
+static bool has_ended_all(void *context)
+{
+    const struct cuda_proxy *proxy = context;
+    return order_load_acquire_u64(&proxy->taken) == proxy->put || /* E4a pairs E4 */
+           peers_have_failed(proxy->group->peers) || cuda_watchers_ended();
+}
+
+enum tutti_status cuda_proxy_drain(struct cuda_proxy *proxy, int64_t deadline)
+{
+    return wait_napping(has_ended_all, proxy, deadline, WAIT_NAP_NS) ? TUTTI_OK : TUTTI_ERR_TIMEOUT;
+}
+
+enum tutti_status cuda_proxy_algorithm(const struct cuda_group *group, enum tutti_algo asked,
+                                       enum tutti_algo *algo, const char **reason)
 {
     *algo = TUTTI_ALGO_HOST_STAGED;
-    *reason = "staged by a host thread: processes share a device";
+    *reason = group->many_hosts ? "staged by a host thread: the ranks run on several hosts"
+                                : "staged by a host thread: processes share a device";
     if (asked == TUTTI_ALGO_NONE || asked == TUTTI_ALGO_HOST_STAGED)
         return TUTTI_OK;
     *algo = asked;
@@ -347,9 +410,8 @@ enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *a
         return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
                      "algorithm %d (%s) does not serve a communicator that a host thread stages, "
-                     "since processes share a device: expected none, one_shot, two_shot or "
-                     "host_staged",
-                     (int)asked, tutti_algo_name(asked));
+                     "since %s: expected none, one_shot, two_shot or host_staged",
+                     (int)asked, tutti_algo_name(asked), group->why);
 }
 
 /* An operation on its way to a stream. The context is current. */
@@ -558,7 +620,7 @@ static enum tutti_status piece_run(void *context, uint64_t piece)
     const bool ends = timeout_ms >= 0 && timeout_ms < INT64_MAX / 2 - PATIENCE_MS;
     enum tutti_status status = TUTTI_OK;
     passage->awaited = number_of(passage->operation, piece);
-    if (!rank_set_empty(passage->group->same_gpu))
+    if (passage->group->shares_queues)
         status = caller_await(passage, is_done, ends ? 2 * timeout_ms + PATIENCE_MS : -1,
                               "the stream did not copy the input of an operation in time");
     return status == TUTTI_OK ? CUDA_CALL(passage->group->driver, stream_wait_64, passage->stream,
@@ -579,7 +641,11 @@ enum tutti_status cuda_proxy_enter(struct cuda_group *group, tutti_stream_t stre
         return status;
     status = cuda_uncaptured_check(
         group->driver, cuda_stream_of(stream),
-        group->proxied
+        group->many_hosts
+            ? "a host thread stages this communicator's operations, since the ranks run on several "
+              "hosts: a replay would not reach it. Make the call before the capture begins, or "
+              "after it"
+        : group->proxied
             ? "a host thread stages this communicator's operations, since processes share a "
               "device: a replay would not reach it. Capture on a communicator whose ranks have a "
               "device each, or share devices as threads of one process"

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Staging by a host thread: for operations without a kernel, and for all operations of processes
- * that share a device. The device runs kernels of several processes one after the other, some
- * milliseconds each, even if one kernel waits for another. So no kernel may wait there.
+ * that share a device, and of ranks on several hosts. The device runs kernels of several processes
+ * one after the other, some milliseconds each, even if one kernel waits for another. So no kernel
+ * may wait there.
  *
  * The caller's stream copies a piece of the input into pinned memory and writes a word. The thread
- * runs the collective on the piece among the hosts of all ranks, with the CPU back end, and writes
- * a word. The stream waits for that word, without using the device, and copies the result back.
+ * runs the collective on the piece among the hosts of all ranks, with the CPU back end, or with
+ * comm/hierarchy.h if these are several machines, and writes a word. The stream waits for that
+ * word, without using the device, and copies the result back.
  *
  * A stream's wait for a word has no deadline; the thread ends each wait, and at its own end all
  * later ones. The thread ends with the program, which does not wait for it, or with the
@@ -64,14 +66,18 @@ void cuda_proxy_stop(struct cuda_proxy *proxy);
  * Takes NULL. */
 void cuda_proxy_free(struct cuda_proxy *proxy);
 
+/* Waits until the thread has ended all operations; also returns if it has ended after a failure.
+ * For the caller of operations, once the streams have ended. Returns TIMEOUT. */
+enum tutti_status cuda_proxy_drain(struct cuda_proxy *proxy, int64_t deadline);
+
 /* The number of the last operation of all ranks that was enqueued, and of the last one that
  * succeeded, once the streams have ended. For the caller of operations only. */
 uint64_t cuda_proxy_enqueued(const struct cuda_proxy *proxy);
 uint64_t cuda_proxy_completed(const struct cuda_proxy *proxy);
 
 /* The algorithm to report for an all-reduce, and the reason. Returns INVALID. */
-enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *algo,
-                                       const char **reason);
+enum tutti_status cuda_proxy_algorithm(const struct cuda_group *group, enum tutti_algo asked,
+                                       enum tutti_algo *algo, const char **reason);
 /* Enters the context for an operation, until cuda_leave(). Returns DECLINED (the stream is being
  * captured), CUDA. */
 enum tutti_status cuda_proxy_enter(struct cuda_group *group, tutti_stream_t stream, bool *pushed);
