@@ -146,6 +146,9 @@ struct sockaddr_storage tcp_unix_address(const char *name);
 /* What of the address the kernel reads. */
 socklen_t tcp_address_bytes(const struct sockaddr_storage *address);
 
+/* The server's addresses, at most `most`. INVALID: the host is not known. */
+enum tutti_status tcp_resolve(const struct store_url *url, struct sockaddr_storage *addresses,
+                              int most, int *count);
 /* 0 on a Unix socket. */
 uint16_t tcp_port(const struct sockaddr_storage *address);
 /* HOST:PORT or @NAME, for messages. served: the own server's address, NULL in a client. */

@@ -3,7 +3,10 @@
  * a Unix socket. */
 #include "store/tcp.h"
 
+#include "base/error.h"
+
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -55,6 +58,26 @@ socklen_t tcp_address_bytes(const struct sockaddr_storage *address)
         return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(local.sun_path + 1));
     return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
                                           : sizeof(struct sockaddr_in);
+}
+
+enum tutti_status tcp_resolve(const struct store_url *url, struct sockaddr_storage *addresses,
+                              int most, int *count)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    char port[8];
+    *count = 0;
+    if (url->is_unix) {
+        addresses[(*count)++] = tcp_unix_address(url->text);
+        return TUTTI_OK;
+    }
+    snprintf(port, sizeof port, "%u", url->port);
+    int code = getaddrinfo(store_url_node(url->text), port, &hints, &found);
+    if (code != 0)
+        return error_set(TUTTI_ERR_INVALID, "host %s: %s", url->text, gai_strerror(code));
+    for (struct addrinfo *one = found; one && *count < most; one = one->ai_next)
+        memcpy(&addresses[(*count)++], one->ai_addr, one->ai_addrlen);
+    freeaddrinfo(found);
+    return TUTTI_OK;
 }
 
 uint16_t tcp_port(const struct sockaddr_storage *address)

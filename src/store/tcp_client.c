@@ -21,9 +21,7 @@
 #include "store/buffer.h"
 #include "store/map.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -557,9 +555,35 @@ static enum tutti_status add_failed(struct tcp_store *store, const struct store_
     return store_no_number(*add->keys);
 }
 
-static enum tutti_status tcp_serve(void *context, struct store_call *call)
+/* *gone: a key was deleted between the wait and the read, whose reply has an empty value then. A
+ * request that changes nothing has an empty reply only if the key is there. */
+static enum tutti_status find_deleted(const struct connection *connection,
+                                      const struct store_call *call, bool *gone)
 {
-    struct tcp_store *store = context;
+    static const struct store_bytes absent = {"-", 1};
+    enum tutti_status status = TUTTI_OK;
+    for (size_t i = 0; i < call->count && status == TUTTI_OK && !*gone; i++) {
+        size_t size = 0;
+        struct store_call look = *call;
+        if (call->sizes[i] > 0)
+            continue;
+        look.keys = &call->keys[i];
+        look.count = 1;
+        look.expected = look.value = absent;
+        look.each = 0;
+        look.sizes = &size;
+        struct buffer request = request_make(&look, STORE_COMPARE_SET, false);
+        status = send_all(connection, &request);
+        buffer_fini(&request);
+        if (status == TUTTI_OK)
+            status = receive_value(connection, &look, 0);
+        *gone = size > 0;
+    }
+    return status;
+}
+
+static enum tutti_status serve_once(struct tcp_store *store, struct store_call *call, bool *gone)
+{
     struct connection connection;
     bool late = false;
     enum tutti_status status = take(store, call, &connection);
@@ -577,12 +601,26 @@ static enum tutti_status tcp_serve(void *context, struct store_call *call)
             status = reply_read(&connection, call);
         late = gets_late && !call->is_there && status == TUTTI_ERR_TIMEOUT;
     }
+    if (status == TUTTI_OK && call->op == STORE_GET && !gets_late)
+        status = find_deleted(&connection, call, gone);
     give(store, &connection, status == TUTTI_OK);
     if (late)
         return wait_timed_out(store, call);
     if (taken && status == TUTTI_ERR_SYSTEM && call->op == STORE_ADD && **call->keys == '/')
         return add_failed(store, call);
     return status;
+}
+
+static enum tutti_status tcp_serve(void *context, struct store_call *call)
+{
+    const struct store_call begun = *call; /* without what store_call_found() adds */
+    for (;;) {
+        bool gone = false;
+        const enum tutti_status status = serve_once(context, call, &gone);
+        if (status != TUTTI_OK || !gone)
+            return status;
+        *call = begun;
+    }
 }
 
 /* ---- wills ----------------------------------------------------------------------------------- */
@@ -679,26 +717,6 @@ static void tcp_close(void *context)
     free(store);
 }
 
-static enum tutti_status resolve(struct tcp_store *store, const struct store_url *url)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    char port[8];
-    if (store->server || url->is_unix) {
-        store->addresses[store->address_count++] =
-            store->server ? *tcp_server_address(store->server) : tcp_unix_address(url->text);
-        return TUTTI_OK;
-    }
-    snprintf(port, sizeof port, "%u", url->port);
-    int code = getaddrinfo(store_url_node(url->text), port, &hints, &found);
-    if (code != 0)
-        return error_set(TUTTI_ERR_INVALID, "host %s: %s", url->text, gai_strerror(code));
-    for (struct addrinfo *one = found; one && store->address_count < MAX_ADDRESSES;
-         one = one->ai_next)
-        memcpy(&store->addresses[store->address_count++], one->ai_addr, one->ai_addrlen);
-    freeaddrinfo(found);
-    return TUTTI_OK;
-}
-
 /* The server, if it is to be here, and the first connection. */
 static enum tutti_status start(struct tcp_store *store, const struct store_url *url,
                                const struct tcp_options *options)
@@ -714,8 +732,10 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
         return error_errno("opening a tcp store");
     if (url->server)
         status = tcp_server_start(&config, &store->server);
-    if (status == TUTTI_OK)
-        status = resolve(store, url);
+    if (status == TUTTI_OK && store->server)
+        store->addresses[store->address_count++] = *tcp_server_address(store->server);
+    else if (status == TUTTI_OK)
+        status = tcp_resolve(url, store->addresses, MAX_ADDRESSES, &store->address_count);
     if (status != TUTTI_OK)
         return status;
     store->met = options->is_up;
