@@ -100,6 +100,12 @@ static inline void order_compiler(void)
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
+/* Prefetches a line that the thread will read soon. Orders nothing. */
+static inline void order_prefetch(const void *line)
+{
+    __builtin_prefetch(line);
+}
+
 /* Prefetches a line that the thread will write soon, for exclusive use. Orders nothing. */
 static inline void order_prefetch_for_writing(void *line)
 {

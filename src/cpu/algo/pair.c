@@ -37,6 +37,13 @@ enum { PIECE_LEAST_BYTES = 16 * 1024, PIECE_LEAST_CROWDED_BYTES = 32 * 1024 };
  * instead of 1.5.) */
 enum { SHARE_LEAST_BYTES = 256 * 1024 };
 
+/* While a rank that reduces waits for a piece, it prefetches those that have arrived, up to so many
+ * bytes in all. Without that it would read them from the other cores after the last one: 480 lines
+ * of 16 ranks' 2 KiB, 8 ns each on Xeon. (Two near cores of Zen 5, from the last of 16 pieces to
+ * the sum: 256 B 80 ns instead of 100, 2 KiB 250 ns instead of 421.) A tree of partial sums would
+ * read 330 lines on the path of the last piece, with one more hop. */
+enum { FETCH_MOST_BYTES = 64 * 1024 };
+
 /* A block that moves. */
 struct pair_block {
     size_t at; /* in its operand */
@@ -59,7 +66,8 @@ struct pair_state {
     struct rank_set offered;  /* the ranks that have an offer and have not read the block */
     struct rank_set answered; /* of these, the ranks whose share is written */
     struct rank_set refused;
-    bool offers; /* the blocks that this rank sends, where they lie */
+    struct rank_set fetched; /* whose next piece a rank that reduces has prefetched */
+    bool offers;             /* the blocks that this rank sends, where they lie */
     struct distance_probe probe;
     struct pair_block sent[NODE_RANKS]; /* [the own rank]: to all */
     struct pair_block received[NODE_RANKS];
@@ -141,7 +149,7 @@ static void state_prepare(struct cpu_group *group, const struct request *request
     state_init(&state->base);
     state->to_all = !coll->send_all && !coll->reduces && coll->peer != COLL_PARTNER &&
                     coll->recv == COLL_OF_ALL;
-    state->offered = state->answered = state->refused = rank_set_none;
+    state->offered = state->answered = state->refused = state->fetched = rank_set_none;
     state->offers = request->choice.zero_copy && (request->operands.send_id != LAYOUT_PRIVATE ||
                                                   (is_direct_call(request) && request->shows_send));
     state->whole = message_bytes(group, state->to_all);
@@ -494,6 +502,27 @@ static void piece_reduce(struct cpu_group *group, const struct request *request,
     reduce_env_end(environment);
 }
 
+/* Prefetches the pieces that have arrived, because another piece has not. Ranks that share a core
+ * share its caches, too. */
+static void pieces_fetch(struct cpu_group *group, struct pair_state *state, size_t bytes)
+{
+    if (group->peers.oversubscribed || group->peers.size < 3 || bytes <= LAYOUT_MESSAGE_BYTES ||
+        bytes * (size_t)group->peers.size > FETCH_MOST_BYTES)
+        return;
+    const struct rank_set wanted = rank_set_minus(state->from, state->fetched);
+    for (int r = rank_set_next(wanted, -1); r >= 0; r = rank_set_next(wanted, r)) {
+        /* Relaxed: has_arrived() looks again before the data is used. */
+        if (r == group->peers.rank ||
+            order_load_relaxed_u32(&message_front(group, r, false)->header.number) !=
+                message_number(*messages_read(group, r, false)))
+            continue;
+        const unsigned char *data = message_peek(group, r, false, bytes);
+        for (size_t at = 0; at < bytes; at += LAYOUT_LINE)
+            order_prefetch(data + at);
+        rank_set_add(&state->fetched, r);
+    }
+}
+
 /* Reduces the pieces that have arrived from every rank. */
 static void pieces_reduce(struct cpu_group *group, const struct request *request,
                           struct pair_state *state)
@@ -503,12 +532,15 @@ static void pieces_reduce(struct cpu_group *group, const struct request *request
         const size_t bytes = piece_of(state, result);
         for (; state->base.at < group->peers.size; state->base.at++)
             if (state->base.at != group->peers.rank &&
-                !has_arrived(group, request, state, state->base.at))
+                !has_arrived(group, request, state, state->base.at)) {
+                pieces_fetch(group, state, bytes);
                 return;
+            }
         if (bytes)
             piece_reduce(group, request, state, bytes);
         POINT("pair.reduced");
         state->base.at = 0;
+        state->fetched = rank_set_none;
         for (int r = rank_set_next(state->from, -1); r >= 0; r = rank_set_next(state->from, r)) {
             state->received[r].done += bytes;
             if (r != group->peers.rank)
