@@ -21,8 +21,10 @@ enum {
      * blocks share the caches (32 ranks, 128 KiB: 2.3 and 1.2 ms), and a message passes no arena
      * (16 ranks, 1 MiB: .51 and .22 ms). Few ranks send messages, since the kernel copies at a
      * quarter of the speed of this library's loops (Zen 5: 14 and 50 GB/s). Ranks that share cores
-     * save turns of the scheduler (gather of 512 KiB on 2 cores: 16 ranks 9.2 and 1.2 ms, 12 ranks
-     * 7.1 and .5 ms, 10 ranks .55 and .6 ms). */
+     * save turns of the scheduler if the block is longer than the places of a queue, and waits for
+     * them: 163 KiB among 12 ranks, 119 KiB among 16 (12 ranks on 2 cores, blocks of 64, 128, 512
+     * KiB: scatter by the kernel 245, 400, 1230 us, by messages 77, 195, 2500 us; gather 190, 230,
+     * 950 us and 66, 210, 890 us; 8 ranks win nothing at any size). */
     DIRECT_RANKS_FEW = 6,
     DIRECT_RANKS = 9,
     DIRECT_RANKS_OVERSUBSCRIBED = 12,
@@ -78,7 +80,8 @@ void cpu_limits_set(const struct choice_rules *rules, int world_size, bool overs
             limits->one_shot_bytes < LAYOUT_BODY_BYTES ? limits->one_shot_bytes : LAYOUT_BODY_BYTES;
 }
 
-void cpu_limits_set_direct(struct cpu_limits *limits, bool oversubscribed, bool always)
+void cpu_limits_set_direct(struct cpu_limits *limits, bool oversubscribed, size_t queue_bytes,
+                           bool always)
 {
     const int size = limits->world_size;
     const size_t *bytes = direct_never;
@@ -86,8 +89,11 @@ void cpu_limits_set_direct(struct cpu_limits *limits, bool oversubscribed, bool 
         bytes = direct_oversubscribed;
     else if (!oversubscribed && size >= DIRECT_RANKS_FEW)
         bytes = size >= DIRECT_RANKS ? direct_many : direct_few;
-    for (int kind = 0; kind < DIRECT_KINDS; kind++)
+    for (int kind = 0; kind < DIRECT_KINDS; kind++) {
         limits->direct_bytes[kind] = always ? limits->offered_bytes : bytes[kind];
+        if (!always && oversubscribed && limits->direct_bytes[kind] <= queue_bytes)
+            limits->direct_bytes[kind] = queue_bytes + 1;
+    }
 }
 
 static enum direct_kind direct_kind_of(enum tutti_collective collective)

@@ -36,8 +36,10 @@ struct cpu_limits {
 /* `rules` must outlive the limits. */
 void cpu_limits_set(const struct choice_rules *rules, int world_size, bool oversubscribed,
                     struct cpu_limits *limits);
-/* The kernel copies between the ranks' processes. `always`: also where that is not quicker. */
-void cpu_limits_set_direct(struct cpu_limits *limits, bool oversubscribed, bool always);
+/* The kernel copies between the ranks' processes. `queue_bytes`: of the places for messages from
+ * one rank to another. `always`: also where that is not quicker. */
+void cpu_limits_set_direct(struct cpu_limits *limits, bool oversubscribed, size_t queue_bytes,
+                           bool always);
 /* `group` is a struct cpu_group. Returns OK. */
 enum tutti_status cpu_choose(const void *group, const struct choice_call *call,
                              struct choice *choice);

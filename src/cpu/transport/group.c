@@ -79,6 +79,7 @@ enum tutti_status cpu_group_open_direct(struct cpu_group *group,
         peers_copies_open(&group->peers, opening->direct, opening->timeout_ms);
     if (status == TUTTI_OK && group->peers.copies.work)
         cpu_limits_set_direct(&group->limits, opening->oversubscribed,
+                              LAYOUT_WINDOW * group->areas.message_bytes[0],
                               opening->direct == TUTTI_DIRECT_ON);
     return status;
 }
