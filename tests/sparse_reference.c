@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "sparse_reference.h"
 
+#include "base/rank_set.h"
 #include "reference.h"
 
 #include <stdlib.h>
@@ -115,7 +116,7 @@ static void group_tree(unsigned char *to, const struct entry *group, size_t n, i
     require(bytes <= sizeof absent);
     for (size_t at = 0; at < bytes; at += size)
         memcpy(absent + at, &bits, size);
-    const void *in[TUTTI_MAX_RANKS];
+    const void *in[WORLD_RANKS];
     for (int leaf = 0; leaf < leaves; leaf++)
         in[leaf] = absent;
     for (size_t i = 0; i < n; i++)

@@ -256,8 +256,8 @@ TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tut
  * that do not lie side by side are copied on the device. Otherwise they go through pinned host
  * memory.
  *
- * - [in] send, send_count, recv, recv_count: at most TUTTI_MAX_TENSORS each, all on the CPU or all
- *   on CUDA devices. The structs, sizes and strides are copied
+ * - [in] send, send_count, recv, recv_count: at most TUTTI_MAX_TENSORS each, or a list of one for
+ *   each rank; all on the CPU or all on CUDA devices. The structs, sizes and strides are copied
  * - [in] root: a rank of the group
  *
  * Returns what tutti_pg_all_reduce() does; DECLINED if a topology file leaves two ranks without a

@@ -141,7 +141,6 @@ static enum tutti_status lengths_agree(struct move *move, struct pg_outcome *out
     const struct pg_operation *operation = move->operation;
     const int size = pg->comm->world_size;
     uint64_t *all = (uint64_t *)(void *)pg->widened, *own = all + 2 * size * pg->comm->rank;
-    static_assert(2 * NODE_RANKS * NODE_RANKS * sizeof *all <= BUFFER_BYTES, "room");
     lengths_set(operation, size, own);
     const struct coll_args args = coll_args_make(own, all, 2 * (size_t)size, TUTTI_UINT64, NULL, 0);
     enum tutti_status status = comm_run(pg->comm, TUTTI_COLLECTIVE_ALL_GATHER, &args,
@@ -187,7 +186,7 @@ static void *list_read(const struct pg_operation *operation, const struct pg_ope
 static enum tutti_status v_form_run(const struct move *move)
 {
     const struct pg_operation *operation = move->operation;
-    size_t counts[2][NODE_RANKS], displacements[2][NODE_RANKS];
+    size_t counts[2][WORLD_RANKS], displacements[2][WORLD_RANKS];
     struct coll_args args = operation->args;
     args.send = list_read(operation, &operation->send, counts[0], displacements[0]);
     args.recv = list_read(operation, &operation->recv, counts[1], displacements[1]);

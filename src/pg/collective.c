@@ -64,14 +64,15 @@ static enum tutti_status sides_read(const struct reading *reading, struct pg_lis
 {
     const struct coll *coll = reading->coll;
     const int root = reading->operation->args.peer, rank = reading->pg->comm->rank;
+    const int size = reading->pg->comm->world_size;
+    const int most = size > TUTTI_MAX_TENSORS ? size : TUTTI_MAX_TENSORS; /* one for each rank */
     for (int side = 0; side < 2; side++) {
         if (!coll_has(side ? coll->recv : coll->send, rank, root))
             lists->count[side] = 0;
-        else if (!lists->list[side] || lists->count[side] < 1 ||
-                 lists->count[side] > TUTTI_MAX_TENSORS)
+        else if (!lists->list[side] || lists->count[side] < 1 || lists->count[side] > most)
             return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %s %p: expected 1 to %d",
                              reading->call->name, lists->count[side], side_names[side],
-                             lists->list[side], TUTTI_MAX_TENSORS);
+                             lists->list[side], most);
     }
     const int pairs = coll->send_all && coll->recv_all ? 1 : lists->count[reading->model];
     reading->operation->description.pairs = (uint32_t)pairs;

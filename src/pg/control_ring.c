@@ -201,6 +201,8 @@ const struct layout_announcement *pg_control_next_announcement(const struct pg_c
 void pg_control_announcement_taken(struct pg_control *control, int rank)
 {
     uint32_t taken = ++control->announcements_taken[rank];
+    if (control->wire && rank != control->rank)
+        return; /* pg_wire_poll() reads the count, and takes the next one itself */
     /* H3 pairs H3a: the post may be overwritten */
     order_store_release_u32(&control->own->announcements_taken[rank], taken);
     if (taken % NOTIFY_EVERY == 0)

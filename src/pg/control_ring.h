@@ -24,7 +24,7 @@ struct pg_wire;
 /* A rank's view of all ranks' control rings. Only the rank's own thread uses it, except that any
  * thread may notify. */
 struct pg_control {
-    struct layout_control_ring *rings[NODE_RANKS];
+    struct layout_control_ring *rings[WORLD_RANKS];
     struct layout_control_ring *own;
     struct pg_wire *wire; /* of ranks of several hosts: wire.h; the rings of others are copies */
     int rank;
@@ -35,7 +35,7 @@ struct pg_control {
     uint32_t announced;       /* announcements posted by this rank */
     uint32_t verdicts_taken;  /* verdicts that this rank has taken */
     uint32_t verdicts_posted; /* leader only: verdicts posted */
-    uint32_t announcements_taken[NODE_RANKS]; /* leader only: announcements taken, of each rank */
+    uint32_t announcements_taken[WORLD_RANKS]; /* leader only: announcements taken, of each rank */
 };
 
 /* Return the count of the own bell. Read it before looking for events. */

@@ -36,7 +36,7 @@ static bool is_on_device(const struct tutti_pg *pg, const struct pg_operation *o
 enum tutti_status pg_cuda_begin(const struct tutti_pg *pg, struct pg_operation *operation,
                                 tutti_stream_t stream)
 {
-    int devices[2 * TUTTI_MAX_TENSORS];
+    int devices[2 * WORLD_RANKS];
     const int count = operation->sparse ? operation->sparse->count : operation->work.tensor_count;
     struct pg_cuda *cuda = calloc(1, sizeof *cuda);
     if (!cuda)

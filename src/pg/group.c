@@ -34,11 +34,6 @@ static enum tutti_status comm_check(struct tutti_comm *comm)
             "thread may not use its fabric, %s: initialise MPI with "
             "MPI_THREAD_MULTIPLE",
             call, comm->name, comm->fabric->description);
-    if (comm->world_size > NODE_RANKS)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "%s: communicator \"%s\" has %d ranks, and a process group serves 1 to "
-                         "%d: split the communicator, or list the group's ranks",
-                         call, comm->name, comm->world_size, NODE_RANKS);
     if (comm->config.strict)
         return error_set(
             TUTTI_ERR_DECLINED,
@@ -77,7 +72,7 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     for (int r = 0; r < comm->world_size && !hierarchy; r++)
         made->control.rings[r] = &peers_arena(comm->peers, r)->control_ring;
     made->control.own = made->control.rings[comm->rank];
-    made->widened = malloc(PG_WIDE_ELEMENTS * sizeof *made->widened);
+    made->widened = malloc(pg_widened_bytes(comm->world_size));
     made->worker.isa = comm->isa;
     made->share = pg_share_create(comm);
     made->references = 1;

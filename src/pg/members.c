@@ -11,11 +11,17 @@
 #include "comm/hierarchy.h"
 #include "store/store.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LIST_BYTES = 200, TOPIC_BYTES = LIST_BYTES + 8 };
+/* A list that is too long ends with a hash of all of it. */
+enum {
+    LIST_BYTES = 200,
+    HASH_BYTES = sizeof ",...#0123456789abcdef",
+    TOPIC_BYTES = LIST_BYTES + 8
+};
 
 /* The communicators that the members make: one on the host and, possibly, one of the devices. */
 enum { COMM_HOST, COMM_DIRECT };
@@ -242,7 +248,8 @@ static enum tutti_status assemble_direct(struct group *self, struct tutti_comm *
 static void group_init(struct group *self, struct tutti_comm *comm,
                        const struct pg_members *members, int64_t timeout_ms)
 {
-    int length = 0;
+    uint64_t hash = 0;
+    int length = 0, kept = 0;
     *self = (struct group){.comm = comm, .members = members};
     self->agree = (struct agree){
         .call = call,
@@ -266,7 +273,12 @@ static void group_init(struct group *self, struct tutti_comm *comm,
     for (int i = 0; i < members->size; i++) {
         rank_set_add(&self->own.ranks, members->ranks[i]);
         text_append(self->own.list, LIST_BYTES, &length, "%s%d", i ? "," : "", members->ranks[i]);
+        kept = length < LIST_BYTES - HASH_BYTES ? length : kept;
+        hash = (hash ^ (uint64_t)(members->ranks[i] + 1)) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
     }
+    if (length >= LIST_BYTES)
+        snprintf(self->own.list + kept, HASH_BYTES, ",...#%016" PRIx64, hash);
     self->agree.ranks = self->own.ranks;
     snprintf(self->topic, sizeof self->topic, "group/%s", self->own.list);
     snprintf(self->subject, sizeof self->subject, "the group of ranks [%s]", self->own.list);

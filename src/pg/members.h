@@ -22,7 +22,7 @@ struct pg_members {
     int size;
     int own_index;  /* the index of this rank in `ranks` */
     int max_blocks; /* of the communicator of the devices; 0: as in the caller's */
-    int ranks[NODE_RANKS];
+    int ranks[WORLD_RANKS];
 };
 
 /* Read the caller's list; without one, take all ranks. Returns INVALID. */

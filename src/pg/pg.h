@@ -197,18 +197,18 @@ struct tutti_pg {
     struct rank_set gone; /* ranks that have exited, and all of whose messages have been taken */
     struct pg_list sends, receives; /* messages that are not done */
     struct rank_set noted;          /* the ranks to which there is something to send: */
-    struct pg_notes notes[NODE_RANKS], data[NODE_RANKS]; /* data, after all else */
+    struct pg_notes notes[WORLD_RANKS], data[WORLD_RANKS]; /* data, after all else */
     struct pg_notes unmatched; /* announcements that match no receive yet, as they came */
     uint64_t arrivals;         /* the last one's number */
     /* The lines of these, by tag and sender, and of receives that wait, by tag and wanted sender.
      */
     struct pg_map unmatched_lines, waiting_lines;
-    struct pg_map by_id;              /* sends that were announced, receives whose data move */
-    uint64_t messages;                /* the last send's id */
-    uint32_t short_sent[NODE_RANKS];  /* announcements with data that a peer may still keep */
-    uint32_t short_taken[NODE_RANKS]; /* those of a peer that have been matched here */
-    uint64_t places_told[NODE_RANKS]; /* messages that were read when a peer was last told so */
-    struct pg_leader *leader;         /* of rank 0 only */
+    struct pg_map by_id;               /* sends that were announced, receives whose data move */
+    uint64_t messages;                 /* the last send's id */
+    uint32_t short_sent[WORLD_RANKS];  /* announcements with data that a peer may still keep */
+    uint32_t short_taken[WORLD_RANKS]; /* those of a peer that have been matched here */
+    uint64_t places_told[WORLD_RANKS]; /* messages that were read when a peer was last told so */
+    struct pg_leader *leader;          /* of rank 0 only */
     int64_t next_deadline;    /* the earliest deadline of the operations that are not done */
     int64_t peers_checked_at; /* when the thread last checked that all processes live */
     int64_t progress_at;  /* the first time read after the last operation ended, or the leader began
@@ -385,6 +385,15 @@ static inline bool pg_is_on_device(const struct pg_operation *operation)
 
 /* Inputs of 8 and 16 bits are converted and reduced in blocks of this many elements: 256 KiB. */
 enum { PG_WIDE_ELEMENTS = 1 << 16 };
+
+/* The memory for these blocks. The lengths of an all-to-all of lists fit in it, too: each rank has
+ * one for each rank, sent and expected. */
+static inline size_t pg_widened_bytes(int ranks)
+{
+    const size_t lengths = 2 * sizeof(uint64_t) * (size_t)ranks * (size_t)ranks;
+    const size_t blocks = PG_WIDE_ELEMENTS * sizeof(float);
+    return lengths > blocks ? lengths : blocks;
+}
 
 /* Whole tensors, or the same piece of each of them, in host memory. */
 struct pg_part {

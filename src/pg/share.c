@@ -31,10 +31,10 @@ struct pg_share {
     int current;
     struct segment gathered[BUFFERS]; /* of ranks of several hosts: the bytes of all */
     int fd; /* of the own current segment if the others have not mapped it; else -1 */
-    struct segment segments[NODE_RANKS][BUFFERS];
-    struct share_header headers[NODE_RANKS];
+    struct segment segments[WORLD_RANKS][BUFFERS];
+    struct share_header headers[WORLD_RANKS];
     struct gather gather;
-    uint64_t rows[NODE_RANKS * ROW_WORDS];
+    uint64_t rows[WORLD_RANKS * ROW_WORDS];
 };
 
 /* struct gather's run(). Some ranks of a hybrid cube mesh are not linked, so it has no all-gather:
@@ -136,7 +136,7 @@ static enum tutti_status bytes_gather(struct pg_share *share, int64_t timeout_ms
 {
     struct tutti_comm *comm = share->comm;
     struct segment *gathered = &share->gathered[share->current];
-    size_t counts[NODE_RANKS], displacements[NODE_RANKS], total = 0;
+    size_t counts[WORLD_RANKS], displacements[WORLD_RANKS], total = 0;
     int fd = -1;
     for (int r = 0; r < comm->world_size; r++) {
         counts[r] = share->headers[r].bytes;

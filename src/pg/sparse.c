@@ -311,13 +311,56 @@ static void neutral_fill(enum tutti_dtype dtype, unsigned char *row, size_t row_
         row[i] = 0x80;
 }
 
+/* The sum of more inputs than a reduction takes: of the largest power of two, and of the rest. */
+static void tree_halves(reduce_fn *sum, enum tutti_dtype dtype, struct reduce_call call)
+{
+    _Alignas(LINE_BYTES) uint64_t halves[2][CHAIN_BLOCK];
+    const void *const both[] = {halves[0], halves[1]};
+    int left = NODE_RANKS;
+    if (call.n <= NODE_RANKS) {
+        sum(&call);
+        return;
+    }
+    while (2 * left < call.n)
+        left *= 2;
+    for (int i = 0; i < 2; i++) {
+        struct reduce_call half = call;
+        half.in = call.in + (i ? left : 0);
+        half.n = i ? call.n - left : left;
+        half.out = halves[i];
+        half.out_partial = reduce_partial_bytes(dtype) != dtype_bytes(dtype);
+        tree_halves(sum, dtype, half);
+    }
+    call.in = both;
+    call.n = 2;
+    call.partials = reduce_partial_bytes(dtype) != dtype_bytes(dtype) ? 2 : 0;
+    sum(&call);
+}
+
+/* The same block by block, of rows of any length. */
+static void tree_blocks(reduce_fn *sum, enum tutti_dtype dtype, const struct reduce_call *whole)
+{
+    const size_t size = dtype_bytes(dtype);
+    const void *in[WORLD_RANKS];
+    for (size_t at = 0; at < whole->count; at += CHAIN_BLOCK) {
+        struct reduce_call call = *whole;
+        const size_t left = whole->count - at;
+        call.count = left < CHAIN_BLOCK ? left : CHAIN_BLOCK;
+        call.out = (unsigned char *)whole->out + at * size;
+        call.in = in;
+        for (int i = 0; i < call.n; i++)
+            in[i] = (const unsigned char *)whole->in[i] + at * size;
+        tree_halves(sum, dtype, call);
+    }
+}
+
 /* Sum of the entries of several ranks: a tree. If a faulty rank has an index twice, its last entry
  * counts. */
 static void tree_sum(const struct sparse_worker *worker, const struct list *list,
                      const struct pair *equal, size_t n, void *to)
 {
     const enum tutti_dtype dtype = list->dtype;
-    const void *rows[NODE_RANKS], *in[NODE_RANKS];
+    const void *rows[WORLD_RANKS], *in[WORLD_RANKS];
     struct reduce_call call = {
         .out = to, .in = in, .n = 1, .count = list->row_bytes / dtype_bytes(dtype)};
     in[0] = row_of(list, equal[0].position);
@@ -330,7 +373,11 @@ static void tree_sum(const struct sparse_worker *worker, const struct list *list
         }
         call.n = tree_of(present, rows, list->neutral, in);
     }
-    reduce_function(worker->isa, dtype, OP_SUM)(&call);
+    reduce_fn *sum = reduce_function(worker->isa, dtype, OP_SUM);
+    if (call.n > NODE_RANKS)
+        tree_blocks(sum, dtype, &call);
+    else
+        sum(&call);
 }
 
 /* ---- sums of a list -------------------------------------------------------------------------- */

@@ -103,7 +103,7 @@ enum tutti_status sparse_coalesce(struct sparse_worker *worker, const struct spa
                                   struct sparse_result *result);
 
 /*
- * Sum the coalesced tensors of n ranks (1 to NODE_RANKS), given in leaf order. The result is
+ * Sum the coalesced tensors of n ranks (1 to WORLD_RANKS), given in leaf order. The result is
  * coalesced and lies in result->memory. A faulty peer may send indices that do not ascend or lie
  * outside the sizes: the result is then wrong, but no memory outside it is touched. Returns
  * NO_MEMORY.

@@ -257,8 +257,8 @@ static enum tutti_status union_make(struct tutti_pg *pg, struct pg_operation *op
 
 void pg_sparse_run(struct tutti_pg *pg, struct pg_operation *operation, struct pg_outcome *outcome)
 {
-    struct pg_view views[NODE_RANKS];
-    struct sparse_entries parts[NODE_RANKS];
+    struct pg_view views[WORLD_RANKS];
+    struct sparse_entries parts[WORLD_RANKS];
     int failed_rank;
     size_t bytes = 0;
     enum tutti_status status = block_make(pg, operation, &bytes);

@@ -5,16 +5,16 @@
  * - collectives: a sum has the bits of the scalar reference over all leaves; what the copies move
  *   comes from the rank that it names; the ranks of one host split off and come back.
  * - faults: a mismatch and a death name ranks above 64, and the ranks of the other hosts go on.
- * - refusals: too many ranks on a host, or in all, and a process group of so many.
+ * - process groups: of all ranks, in either order: sums, sparse sums, lists, messages.
+ * - refusals: too many ranks on a host, or in all.
  *
  * usage: test_world [PART]
  */
-#include "../ranks.h"
+#include "../pg.h"
 #include "loopback_fabric.h"
 #include "reference.h"
 #include "tutti/collectives.h"
 #include "tutti/communicators.h"
-#include "tutti/pg.h"
 #include "tutti/recovery.h"
 
 #include <stdio.h>
@@ -146,7 +146,6 @@ static int collectives(struct ranks *ranks, int rank, tutti_store_t *store)
     static const size_t counts[] = {COUNT, 400 * COUNT};
     const struct tutti_comm_options options = options_of(rank, "collectives");
     tutti_comm_t *comm;
-    tutti_pg_t *pg;
     RANKS_CHECK(tutti_comm_create(store, rank, ranks->size, &options, &comm) == TUTTI_OK);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         const int failed = sum_check(ranks, rank, comm, 0, ranks->size, counts[i]);
@@ -158,7 +157,6 @@ static int collectives(struct ranks *ranks, int rank, tutti_store_t *store)
         failed = parts(ranks, rank, comm);
     if (failed)
         return failed;
-    RANKS_CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_ERR_DECLINED && says("1 to 64"));
     tutti_comm_destroy(comm);
     return 0;
 }
@@ -170,6 +168,73 @@ static int full(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_t *comm;
     RANKS_CHECK(tutti_comm_create(store, rank, ranks->size, &options, &comm) == TUTTI_OK);
     const int failed = sum_check(ranks, rank, comm, 0, ranks->size, COUNT);
+    tutti_comm_destroy(comm);
+    return failed;
+}
+
+/* ---- process groups -------------------------------------------------------------------------- */
+
+/* Each rank sends every rank a list of one or two numbers. */
+static int lists(struct ranks *ranks, int rank, tutti_pg_t *pg)
+{
+    static const int64_t lengths[] = {1, 2};
+    const int size = ranks->size;
+    struct tutti_tensor send[RANKS_MOST], recv[RANKS_MOST];
+    float sent[RANKS_MOST][2], received[RANKS_MOST][2];
+    tutti_work_t *work;
+    for (int r = 0; r < size; r++) {
+        sent[r][0] = sent[r][1] = (float)(rank * 1000 + r);
+        send[r] = pg_vector(sent[r], &lengths[(rank + r) % 3 == 0]);
+        recv[r] = pg_vector(received[r], &lengths[(rank + r) % 3 == 0]);
+    }
+    RANKS_CHECK(tutti_pg_all_to_all(pg, send, size, recv, size, NULL, &work) == TUTTI_OK &&
+                pg_end(work) == TUTTI_OK);
+    for (int r = 0; r < size; r++)
+        RANKS_CHECK(received[r][(rank + r) % 3 == 0] == (float)(r * 1000 + rank));
+    return 0;
+}
+
+/* To the rank of the same place on the other host. */
+static int messages(struct ranks *ranks, int rank, tutti_pg_t *pg)
+{
+    static const int64_t size = 1000; /* more than comes with an announcement */
+    const int other = (rank + each) % ranks->size;
+    float *sent = calloc(2 * (size_t)size, sizeof *sent), *received = sent + size;
+    const struct tutti_tensor send = pg_vector(sent, &size), recv = pg_vector(received, &size);
+    tutti_work_t *works[2];
+    RANKS_CHECK(sent);
+    sent[size - 1] = (float)rank;
+    RANKS_CHECK(tutti_pg_send(pg, &send, other, NULL, &works[0]) == TUTTI_OK);
+    RANKS_CHECK(tutti_pg_recv(pg, &recv, other, NULL, &works[1]) == TUTTI_OK);
+    RANKS_CHECK(pg_end(works[0]) == TUTTI_OK && pg_end(works[1]) == TUTTI_OK);
+    RANKS_CHECK(received[size - 1] == (float)other);
+    free(sent);
+    return 0;
+}
+
+/* The group of all ranks, and one of all in the opposite order. */
+static int group(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_comm_options options = options_of(rank, "group");
+    const int size = ranks->size;
+    int backwards[RANKS_MOST];
+    struct tutti_pg_options listed = {
+        .struct_size = sizeof listed, .store = store, .ranks = backwards, .rank_count = size};
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    for (int r = 0; r < size; r++)
+        backwards[r] = size - 1 - r;
+    RANKS_CHECK(tutti_comm_create(store, rank, size, &options, &comm) == TUTTI_OK);
+    RANKS_CHECK(tutti_pg_create(comm, &listed, &pg) == TUTTI_OK);
+    RANKS_CHECK(pg_goes_on(pg, 0, size));
+    tutti_pg_destroy(pg);
+    RANKS_CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_OK);
+    RANKS_CHECK(pg_goes_on(pg, 0, size) && pg_goes_on_sparse(pg, 1, rank, size));
+    int failed = lists(ranks, rank, pg);
+    if (!failed)
+        failed = messages(ranks, rank, pg);
+    RANKS_CHECK(failed || ranks_meet(ranks, 3)); /* a rank that leaves ends what others wait for */
+    tutti_pg_destroy(pg);
     tutti_comm_destroy(comm);
     return failed;
 }
@@ -258,8 +323,13 @@ int main(int argc, char **argv)
         int size, hosts;
         const char *name;
     } rows[] = {
-        {collectives, 96, 4, "collectives"}, {full, 128, 2, "full"}, {differs, 70, 2, "differs"},
-        {mismatch, 128, 4, "mismatch"},      {dead, 128, 4, "dead"}, {crowded, 66, 1, "crowded"},
+        {collectives, 96, 4, "collectives"},
+        {full, 128, 2, "full"},
+        {group, 72, 2, "group"},
+        {differs, 70, 2, "differs"},
+        {mismatch, 128, 4, "mismatch"},
+        {dead, 128, 4, "dead"},
+        {crowded, 66, 1, "crowded"},
     };
     const int skip = ranks_skip_cuda("fabrics of CPU ranks");
     int failures = 0;

@@ -4,6 +4,7 @@
  * with repetitions, empty ones, sizes of zero, index spaces of 63 bits; what is recognised; signs
  * of zero.
  */
+#include "base/rank_set.h"
 #include "pg/sparse.h"
 #include "reference.h"
 #include "sparse_reference.h"
@@ -17,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { DIMS = 8, ROW = 1200, INPUTS = NODE_RANKS };
+enum { DIMS = 8, ROW = 1200, INPUTS = WORLD_RANKS };
 
 static struct sparse_worker worker;
 
@@ -232,6 +233,26 @@ static void long_rows_and_all_sets(void **state)
         check_both(&shape, tensors, n);
         tensor_free(tensors, n);
     }
+}
+
+/* More leaves than a reduction takes, in rows longer than a block; all have the first index. */
+static void many_leaves(void **state)
+{
+    static const int leaves[] = {NODE_RANKS + 1, 2 * NODE_RANKS, 2 * NODE_RANKS + 1, WORLD_RANKS};
+    static const enum tutti_dtype dtypes[] = {TUTTI_FLOAT32, TUTTI_FLOAT16, TUTTI_INT8};
+    (void)state;
+    for (size_t i = 0; i < sizeof leaves / sizeof *leaves; i++)
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            const int64_t sizes[] = {4, 1100};
+            const struct sparse_shape shape = {dtypes[d], 1, 1, sizes};
+            struct tensor tensors[INPUTS];
+            for (int leaf = 0; leaf < leaves[i]; leaf++) {
+                tensors[leaf] = tensor_random(&shape, 2, 4);
+                tensors[leaf].indices[0] = 0;
+            }
+            check_both(&shape, tensors, leaves[i]);
+            tensor_free(tensors, leaves[i]);
+        }
 }
 
 /* Products of sizes just below 2^63, with a size of zero among them, too. */
@@ -465,6 +486,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_shapes),
         cmocka_unit_test(long_rows_and_all_sets),
+        cmocka_unit_test(many_leaves),
         cmocka_unit_test(huge_index_spaces),
         cmocka_unit_test(many_entries),
         cmocka_unit_test(edges),
