@@ -10,6 +10,7 @@
  * is allocated.
  */
 #include "store/tcp.h"
+#include "store/tcp_request.h"
 
 #include "base/error.h"
 #include "base/fd.h"
@@ -61,6 +62,7 @@ struct tcp_store {
     int idle_count;
     pthread_mutex_t line_lock; /* over line: one call uses it at a time */
     struct connection line;    /* for wills; fd is -1 before the first one */
+    unsigned line_owed;        /* answers on it that are still to come */
     struct tcp_store *next;    /* of those that have had a line */
     bool is_listed;
 };
@@ -429,36 +431,6 @@ static enum tutti_status take(struct tcp_store *store, struct store_call *call,
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static struct buffer request_make(const struct store_call *call, enum store_op op, bool waits)
-{
-    static const struct {
-        enum tcp_op op;
-        bool counted; /* the number of the keys goes before them */
-    } rows[] = {
-        [STORE_SET] = {TCP_SET, false},       [STORE_GET] = {TCP_MULTI_GET, true},
-        [STORE_WAIT] = {TCP_WAIT, true},      [STORE_ADD] = {TCP_ADD, false},
-        [STORE_CHECK] = {TCP_CHECK, true},    [STORE_COMPARE_SET] = {TCP_COMPARE_SET, false},
-        [STORE_DELETE] = {TCP_DELETE, false}, [STORE_NUM_KEYS] = {TCP_NUM_KEYS, false},
-    };
-    struct buffer request = {0};
-    buffer_put_u8(&request, waits ? TCP_WAIT_GET : (uint8_t)rows[op].op);
-    if (rows[op].counted)
-        buffer_put_u64(&request, call->count);
-    for (size_t i = 0; i < call->count; i++)
-        buffer_put_string(&request, call->keys[i], strlen(call->keys[i]));
-    if (op == STORE_COMPARE_SET)
-        buffer_put_string(&request, call->expected.data, call->expected.size);
-    if (op == STORE_COMPARE_SET || op == STORE_SET)
-        buffer_put_string(&request, call->value.data, call->value.size);
-    if (op == STORE_ADD)
-        buffer_put_u64(&request, (uint64_t)call->amount);
-    if (op == STORE_SET) { /* has no reply: a reply to PING shows that the value is set */
-        buffer_put_u8(&request, TCP_PING);
-        buffer_put_u32(&request, 0);
-    }
-    return request;
-}
-
 /* Reads the reply to anything but a WAIT. */
 static enum tutti_status reply_read(const struct connection *connection, struct store_call *call)
 {
@@ -515,7 +487,7 @@ static enum tutti_status wait_timed_out(struct tcp_store *store, const struct st
 static enum tutti_status wait_on(struct connection *connection, bool *late)
 {
     uint8_t answer;
-    struct buffer request = request_make(connection->call, STORE_WAIT, false);
+    struct buffer request = tcp_request_make(connection->call, STORE_WAIT, false);
     enum tutti_status status = send_all(connection, &request);
     buffer_fini(&request);
     if (status != TUTTI_OK)
@@ -572,7 +544,7 @@ static enum tutti_status find_deleted(const struct connection *connection,
         look.expected = look.value = absent;
         look.each = 0;
         look.sizes = &size;
-        struct buffer request = request_make(&look, STORE_COMPARE_SET, false);
+        struct buffer request = tcp_request_make(&look, STORE_COMPARE_SET, false);
         status = send_all(connection, &request);
         buffer_fini(&request);
         if (status == TUTTI_OK)
@@ -594,7 +566,7 @@ static enum tutti_status serve_once(struct tcp_store *store, struct store_call *
     if (status == TUTTI_OK && call->op == STORE_GET && !gets_late)
         store_call_found(call);
     if (status == TUTTI_OK && call->op != STORE_WAIT) {
-        struct buffer request = request_make(call, call->op, gets_late);
+        struct buffer request = tcp_request_make(call, call->op, gets_late);
         status = send_all(&connection, &request);
         buffer_fini(&request);
         if (status == TUTTI_OK)
@@ -654,6 +626,25 @@ static void line_close(struct tcp_store *store)
     if (store->line.fd >= 0)
         tcp_hang_up(store->line.fd);
     store->line.fd = -1;
+    store->line_owed = 0;
+}
+
+/* Sends a request, and receives its answer and those that came late. The line stays where the
+ * server is late: its end would tell the others that this process is dead. */
+static enum tutti_status line_exchange(struct tcp_store *store, struct buffer *request)
+{
+    uint8_t answer; /* or a goodbye of the server's: either ends the call */
+    enum tutti_status status = send_all(&store->line, request);
+    bool broken = status != TUTTI_OK;
+    buffer_fini(request);
+    store->line_owed++;
+    while (status == TUTTI_OK && store->line_owed) {
+        status = receive(&store->line, &answer, sizeof answer);
+        store->line_owed -= status == TUTTI_OK;
+    }
+    if (broken || status == TUTTI_ERR_SYSTEM)
+        line_close(store);
+    return status;
 }
 
 static enum tutti_status tcp_will(void *context, struct store_call *call)
@@ -661,10 +652,11 @@ static enum tutti_status tcp_will(void *context, struct store_call *call)
     struct tcp_store *store = context;
     const bool makes = call->will == STORE_WILL_MAKE;
     enum tutti_status status = TUTTI_OK;
-    uint8_t answer; /* or a goodbye of the server's: either ends the call */
     pthread_mutex_lock(&store->line_lock);
     if (makes && store->line.fd < 0)
         status = line_open(store, call);
+    if (status != TUTTI_OK)
+        line_close(store);
     if (status == TUTTI_OK && store->line.fd >= 0) {
         struct buffer request = {0};
         buffer_put_u8(&request, makes ? TCP_WILL : TCP_WILL_END);
@@ -672,11 +664,9 @@ static enum tutti_status tcp_will(void *context, struct store_call *call)
         if (makes)
             buffer_put_string(&request, call->value.data, call->value.size);
         store->line.call = call;
-        status = exchange(&store->line, &request, &answer, sizeof answer);
+        status = line_exchange(store, &request);
     }
     store->line.call = NULL;
-    if (status != TUTTI_OK)
-        line_close(store);
     pthread_mutex_unlock(&store->line_lock);
     return status;
 }
@@ -688,6 +678,8 @@ static bool tcp_server_has_died(void *context)
     uint8_t goodbye;
     if (pthread_mutex_trylock(&store->line_lock) != 0)
         return false; /* a call is under way: look again later */
+    while (store->line_owed && recv(store->line.fd, &goodbye, 1, MSG_DONTWAIT) == 1)
+        store->line_owed--;
     const bool died =
         store->line.fd >= 0 && recv(store->line.fd, &goodbye, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
     pthread_mutex_unlock(&store->line_lock);

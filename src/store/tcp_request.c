@@ -89,3 +89,33 @@ enum tcp_parse tcp_request_parse(struct tcp_request *request, const uint8_t *dat
     }
     return TCP_DONE;
 }
+
+struct buffer tcp_request_make(const struct store_call *call, enum store_op op, bool waits)
+{
+    static const struct {
+        enum tcp_op op;
+        bool counted; /* the number of the keys goes before them */
+    } rows[] = {
+        [STORE_SET] = {TCP_SET, false},       [STORE_GET] = {TCP_MULTI_GET, true},
+        [STORE_WAIT] = {TCP_WAIT, true},      [STORE_ADD] = {TCP_ADD, false},
+        [STORE_CHECK] = {TCP_CHECK, true},    [STORE_COMPARE_SET] = {TCP_COMPARE_SET, false},
+        [STORE_DELETE] = {TCP_DELETE, false}, [STORE_NUM_KEYS] = {TCP_NUM_KEYS, false},
+    };
+    struct buffer request = {0};
+    buffer_put_u8(&request, waits ? TCP_WAIT_GET : (uint8_t)rows[op].op);
+    if (rows[op].counted)
+        buffer_put_u64(&request, call->count);
+    for (size_t i = 0; i < call->count; i++)
+        buffer_put_string(&request, call->keys[i], strlen(call->keys[i]));
+    if (op == STORE_COMPARE_SET)
+        buffer_put_string(&request, call->expected.data, call->expected.size);
+    if (op == STORE_COMPARE_SET || op == STORE_SET)
+        buffer_put_string(&request, call->value.data, call->value.size);
+    if (op == STORE_ADD)
+        buffer_put_u64(&request, (uint64_t)call->amount);
+    if (op == STORE_SET) { /* has no reply: a reply to PING shows that the value is set */
+        buffer_put_u8(&request, TCP_PING);
+        buffer_put_u32(&request, 0);
+    }
+    return request;
+}

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Parses requests while their bytes arrive, each byte once. */
+/* Makes requests, and parses them while their bytes arrive, each byte once. */
 #ifndef TUTTI_STORE_TCP_REQUEST_H
 #define TUTTI_STORE_TCP_REQUEST_H
 
+#include "store/buffer.h"
+#include "store/kind.h"
 #include "store/tcp.h"
 
 /* What one request may hold in all. */
@@ -32,5 +34,8 @@ enum tcp_parse { TCP_MORE, TCP_DONE, TCP_BAD };
 enum tcp_parse tcp_request_parse(struct tcp_request *request, const uint8_t *data, size_t size);
 /* Makes it ready for the next request. */
 void tcp_request_reset(struct tcp_request *request);
+
+/* A call's request. `waits`: a GET that waits for its keys. */
+struct buffer tcp_request_make(const struct store_call *call, enum store_op op, bool waits);
 
 #endif

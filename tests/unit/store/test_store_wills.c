@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Wills: what a tcp store sets when a client's process ends, and what a client learns of the end of
  * its server. */
+#include "base/deadline.h"
 #include "store/store.h"
 #include "store/tcp.h"
 
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -183,6 +185,7 @@ static pid_t serve_apart(int *command, bool in_order)
     if (child == 0) {
         tutti_store_t *store;
         char byte;
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* of a test that fails */
         if (tutti_store_open("tcp://localhost:0?server=1", PLENTY_MS, &store) != TUTTI_OK)
             _exit(1);
         snprintf(url, sizeof url, "%s", tutti_store_url(store));
@@ -219,6 +222,42 @@ static bool server_has_died(bool in_order)
     tutti_store_close(store);
     close(command);
     return died;
+}
+
+/* A server that is late with an answer, here to a will that is taken back, keeps the other wills
+ * until the client ends. */
+static void a_late_server_takes_no_will(void **state)
+{
+    tutti_store_t *store, *other, *view;
+    size_t size;
+    int command;
+    char value;
+    bool there = false;
+    (void)state;
+    const pid_t child = serve_apart(&command, false);
+    assert_int_equal(tutti_store_open(url, PLENTY_MS, &store), TUTTI_OK);
+    assert_int_equal(tutti_store_open(url, PLENTY_MS, &other), TUTTI_OK);
+    assert_int_equal(tutti_store_prefix(store, "mine", &view), TUTTI_OK);
+    assert_int_equal(store_will(view, "k", "v", 1), TUTTI_OK);
+    assert_int_equal(store_will(store, "k", "v", 1), TUTTI_OK);
+    assert_int_equal(kill(child, SIGSTOP), 0);
+    struct tutti_store late = store_bounded(view, deadline_now(), NULL);
+    store_wills_end(&late, "");
+    assert_int_equal(kill(child, SIGCONT), 0);
+    assert_int_equal(store_will(store, "l", "v", 1), TUTTI_OK);
+    assert_int_equal(store_has(other, "k", &there), TUTTI_OK);
+    assert_false(there || store_server_has_died(store));
+    tutti_store_close(view);
+    tutti_store_close(store);
+    assert_int_equal(tutti_store_get(other, "l", PLENTY_MS, &value, 1, &size), TUTTI_OK);
+    assert_int_equal(store_has(other, "k", &there), TUTTI_OK);
+    assert_true(there);
+    assert_int_equal(store_has(other, "mine/k", &there), TUTTI_OK);
+    assert_false(there);
+    tutti_store_close(other);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(command);
 }
 
 static void a_client_learns_that_its_server_was_killed(void **state)
@@ -274,6 +313,7 @@ int main(void)
         TEST(a_will_may_be_taken_back),
         TEST(a_child_does_not_hold_the_line),
         TEST(a_broken_connection_leaves_nothing),
+        cmocka_unit_test(a_late_server_takes_no_will),
         cmocka_unit_test(other_stores_keep_no_wills),
         cmocka_unit_test(a_client_learns_that_its_server_was_killed),
         cmocka_unit_test(a_closed_server_has_not_died),
