@@ -109,27 +109,21 @@ static void give_engine(struct tutti_pg *pg)
     order_store_release_u32(&pg->stepping, 0); /* H9 pairs H9a: the engine's state */
 }
 
-/* Whether a packet has come, or another thread steps the engine. */
-static bool has_packet(struct tutti_pg *pg)
-{
-    const bool taken = take_engine(pg), any = !taken || pg_wire_poll(pg->control.wire);
-    if (taken)
-        give_engine(pg);
-    return any;
-}
-
-/* Whether there is a ready input, a finished copy to a device, or a packet to handle. */
+/* Whether there is a packet, a ready input, or a finished copy to a device to handle, or another
+ * thread steps the engine. */
 static bool has_polled_event(void *context)
 {
     struct tutti_pg *pg = context;
-    if (pg->control.wire && has_packet(pg))
+    if (!take_engine(pg))
         return true;
+    bool any = pg->control.wire && pg_wire_poll(pg->control.wire);
     pg->scan++;
-    for (const struct pg_operation *operation = pg->awaiting_input.first; operation;
+    for (const struct pg_operation *operation = pg->awaiting_input.first; operation && !any;
          operation = operation->next)
-        if (!must_wait(pg, operation))
-            return true;
-    return pg->copying_out.first && pg_cuda_is_done(pg->copying_out.first);
+        any = !must_wait(pg, operation);
+    any = any || (pg->copying_out.first && pg_cuda_is_done(pg->copying_out.first));
+    give_engine(pg);
+    return any;
 }
 
 /* ---- the end of the group -------------------------------------------------------------------- */
