@@ -7,6 +7,7 @@
 #ifndef TUTTI_TOOL_BENCH_RANK_H
 #define TUTTI_TOOL_BENCH_RANK_H
 
+#include "base/rank_set.h"
 #include "bench.h"
 #include "operands.h"
 
@@ -55,8 +56,8 @@ struct measure {
     enum bench_place place;
     /* Of the row's blocks, in entries of size_t, or with --device-counts of its type. */
     union {
-        size_t wide[TUTTI_MAX_RANKS];
-        int32_t narrow[TUTTI_MAX_RANKS];
+        size_t wide[WORLD_RANKS];
+        int32_t narrow[WORLD_RANKS];
     } counts;
     struct tutti_call_options options; /* of the row's operations */
     struct operands operands;          /* the engine sets the buffers */

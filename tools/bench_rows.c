@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What a measurement of tutti bench is, once its options are known: the rows, the ranks, the
  * operands' reference. */
+#include "base/rank_set.h"
 #include "bench.h"
 #include "gpu.h"
 #include "tool.h"
@@ -210,9 +211,9 @@ static bool complete_vs(struct bench_config *config)
 
 bool bench_config_complete(struct bench_config *config)
 {
-    if (config->launched.size > TUTTI_MAX_RANKS)
+    if (config->launched.size > WORLD_RANKS)
         return tool_fail("%s has started %d ranks: a communicator has at most %d",
-                         config->launched.name, config->launched.size, TUTTI_MAX_RANKS);
+                         config->launched.name, config->launched.size, WORLD_RANKS);
     if (config->launched.size) {
         config->ranks = config->launched.size;
         config->bind = false; /* the launcher binds them, if anyone does */

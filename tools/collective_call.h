@@ -3,6 +3,7 @@
 #ifndef TUTTI_TOOL_COLLECTIVE_CALL_H
 #define TUTTI_TOOL_COLLECTIVE_CALL_H
 
+#include "base/rank_set.h"
 #include "collective.h"
 
 /* The neighbour of a rank at this distance, round the world. */
@@ -48,7 +49,7 @@ collective_call_on(tutti_stream_t stream, enum tutti_collective which, const voi
     const bool reads = options && options->flags & TUTTI_CALL_DEVICE_COUNTS;
     const size_t count = reads ? 0 : counts[0],
                  own = reads ? 0 : counts[collectives[which].varies ? tutti_comm_rank(comm) : 0];
-    size_t received[TUTTI_MAX_RANKS];
+    size_t received[WORLD_RANKS];
     switch (which) {
     case TUTTI_COLLECTIVE_ALL_REDUCE:
         return options ? tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, options)

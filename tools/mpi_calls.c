@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "mpi_calls.h"
 
+#include "base/rank_set.h"
 #include "fabric/mpi_handles.h"
 #include "reference.h"
 
@@ -216,7 +217,7 @@ bool mpi_calls_serve(enum tutti_collective which, enum tutti_dtype dtype, tutti_
 }
 
 /* Of the v-forms: blocks of one length, in the order of the ranks. */
-static int counts[TUTTI_MAX_RANKS], places[TUTTI_MAX_RANKS];
+static int counts[WORLD_RANKS], places[WORLD_RANKS];
 
 static void set_counts(int count)
 {

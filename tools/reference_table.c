@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "reference_table.h"
 
+#include "base/rank_set.h"
 #include "reference.h"
 
 #include <math.h>
@@ -88,8 +89,8 @@ void reference_expected(const struct reference *reference, void *table)
 {
     struct reference part = *reference;
     const size_t count = components_of(&part), bytes = tutti_dtype_size(part.dtype);
-    uint64_t seeds[TUTTI_MAX_RANKS], bits[TUTTI_MAX_RANKS];
-    const void *in[TUTTI_MAX_RANKS];
+    uint64_t seeds[WORLD_RANKS], bits[WORLD_RANKS];
+    const void *in[WORLD_RANKS];
     for (int rank = 0; rank < reference->ranks; rank++) {
         seeds[rank] = input_seed(reference, rank);
         in[rank] = &bits[rank];

@@ -61,8 +61,8 @@ if [[ $mpi == none ]]; then
     refused '--style osu .*leave out --vs' --vs mpi --style osu
     refused '--vs mpi: the fabric is mpi:, not nccl:' --vs mpi --fabric nccl:
     refused "--json: '/nonexistent/x'" --json /nonexistent/x
-    status 1 env RANK=0 WORLD_SIZE=65 "$tutti" bench
-    err 'torchrun has started 65 ranks: a communicator has at most 64'
+    status 1 env RANK=0 WORLD_SIZE=257 "$tutti" bench
+    err 'torchrun has started 257 ranks: a communicator has at most 256'
     status 1 "${launched[@]}" --vs mpi
     err 'rank [01]: tutti_fabric_open\(mpi:\): no MPI: '
     status 1 "${launched[@]}" --fabric tcp:
@@ -100,6 +100,15 @@ for row in result["rows"][:3]:
     assert row["rivals"]["mpi"] > 0 and abs(row["ratio"] * row["rivals"]["mpi"] / row["tutti_us"] - 1) < 1e-3, row
     assert row["wrong"] == 0 and not row["in_place"], row
 PYTHON
+
+# ---- more ranks than a host may have
+if [[ $mpi == mpich ]]; then
+    # shellcheck disable=SC2016
+    status 0 mpiexec.mpich -n 66 sh -c 'TUTTI_HOST_ID=$((PMI_RANK / 33)) exec "$0" bench "$@"' "$tutti" \
+        --fabric mpi: --collective all_gather_v -b 8 -e 8 --iters 1 -w 0
+    [[ $(grep -c '^#  Rank ' "$work/out") == 66 ]] || { complain "not 66 ranks"; cat "$work/out"; }
+    out '^# Out of bounds values : 0 OK$'
+fi
 
 # ---- between two namespaces, where MPI tells the address of rank 0's store. (MPICH 4.0 may hang at its end there.)
 if [[ $mpi == openmpi ]] && unshare --user --map-root-user --net true 2>/dev/null; then

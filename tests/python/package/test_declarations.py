@@ -36,6 +36,8 @@ def test_module_was_built_from_these_headers():
 
 def test_constants():
     assert tutti._lib.TUTTI_MAX_RANKS == 64
+    ranks = (ROOT / "src/base/rank_set.h").read_text(encoding="utf-8")
+    assert f"enum {{ WORLD_RANKS = {tutti._options._MOST_RANKS} }};" in ranks
     assert tutti._lib.TUTTI_BFLOAT16 == 3
     assert int(tutti._ffi.cast("intptr_t", tutti._lib.TUTTI_BXOR)) == 8
     assert tutti.__version__ == ".".join(str(getattr(tutti._lib, f"TUTTI_VERSION_{part}"))
