@@ -5,7 +5,11 @@
  * rank reads the round before it: each rank deletes its key there. After the last round the ranks
  * count themselves under PREFIX/SEQUENCE/over; the last one deletes the keys of that round and the
  * count. If a rank has died before it counted itself, these keys stay.
+ *
+ * Of many ranks, rank 0 alone reads all keys, and hands all values on under PREFIX/SEQUENCE/all: so
+ * a round has O(N) reads, not O(N^2). A rank that waits for that key in vain reads the others'.
  */
+#include "store/kind.h"
 #include "store/store.h"
 
 #include "base/deadline.h"
@@ -20,10 +24,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MANY = 32, MOST = 65536 }; /* of so many ranks rank 0 reads for all */
+
 struct round {
     const char **keys; /* one for each rank */
     size_t *sizes;     /* of their values */
     char *own;         /* this rank's key */
+    char *handed_on;   /* the key of all values; NULL: each rank reads all keys */
     size_t each;       /* bytes that a key may have */
 };
 
@@ -58,12 +65,18 @@ static void key_write(const struct tutti_exchanger *exchanger, uint64_t sequence
     snprintf(text, room, "%s/%" PRIu64 "/%d", exchanger->prefix, sequence, rank);
 }
 
+static void handed_on_write(const struct tutti_exchanger *exchanger, uint64_t sequence, char *text,
+                            size_t room)
+{
+    snprintf(text, room, "%s/%" PRIu64 "/all", exchanger->prefix, sequence);
+}
+
 /* Rows, sizes and texts in one block: free(round->keys). */
 static enum tutti_status round_init(struct round *round, const struct tutti_exchanger *exchanger)
 {
     size_t size = (size_t)exchanger->size;
     size_t each = strlen(exchanger->prefix) + sizeof "/18446744073709551615/2147483647";
-    round->keys = malloc(size * (sizeof *round->keys + sizeof *round->sizes + each));
+    round->keys = malloc(size * (sizeof *round->keys + sizeof *round->sizes + each) + each);
     if (!round->keys)
         return error_errno("keys of %d ranks", exchanger->size);
     round->sizes = (size_t *)(round->keys + size);
@@ -75,6 +88,8 @@ static enum tutti_status round_init(struct round *round, const struct tutti_exch
         if (rank == exchanger->rank)
             round->own = text;
     }
+    round->handed_on = exchanger->size >= MANY && exchanger->size <= MOST ? text : NULL;
+    handed_on_write(exchanger, exchanger->sequence, text, each);
     return TUTTI_OK;
 }
 
@@ -117,6 +132,62 @@ static enum tutti_status check_sizes(const struct tutti_exchanger *exchanger,
     return TUTTI_OK;
 }
 
+static enum tutti_status all_read(const struct tutti_exchanger *exchanger,
+                                  const struct round *round, size_t bytes, void *all,
+                                  int64_t timeout_ms)
+{
+    return store_multi_get(exchanger->store, round->keys, (size_t)exchanger->size, timeout_ms, all,
+                           bytes, round->sizes);
+}
+
+/* Rank 0 hands on, or another rank gets, the sizes of all values and then these. Ranks that gave
+ * another number of bytes than rank 0 find that in the sizes. */
+static enum tutti_status hand_on(const struct tutti_exchanger *exchanger, const struct round *round,
+                                 size_t bytes, void *all, int64_t timeout_ms)
+{
+    const size_t size = (size_t)exchanger->size, head = size * sizeof *round->sizes;
+    const size_t whole = head + size * bytes;
+    enum tutti_status status;
+    size_t got = 0;
+    char *value = malloc(whole);
+    if (!value)
+        return error_errno("the values of %d ranks", exchanger->size);
+    if (exchanger->rank == 0) {
+        memcpy(value, round->sizes, head);
+        if (bytes)
+            memcpy(value + head, all, whole - head);
+        status = tutti_store_set(exchanger->store, round->handed_on, value, whole);
+    } else {
+        status =
+            tutti_store_get(exchanger->store, round->handed_on, timeout_ms, value, whole, &got);
+        if (status == TUTTI_OK && got < head)
+            status = error_set(TUTTI_ERR_MISMATCH, "key %s has %zu bytes: expected %zu at least",
+                               round->handed_on, got, head);
+        if (status == TUTTI_OK)
+            memcpy(round->sizes, value, head);
+        if (status == TUTTI_OK && bytes)
+            memcpy(all, value + head, (got < whole ? got : whole) - head);
+    }
+    free(value);
+    return status;
+}
+
+static enum tutti_status values_get(const struct tutti_exchanger *exchanger,
+                                    const struct round *round, size_t bytes, void *all,
+                                    int64_t timeout_ms)
+{
+    const size_t longest = STORE_VALUE_BYTES / (size_t)exchanger->size - sizeof *round->sizes;
+    const bool hands_on = round->handed_on && bytes <= longest, reads = exchanger->rank == 0;
+    enum tutti_status status = TUTTI_OK;
+    if (reads || !hands_on)
+        status = all_read(exchanger, round, bytes, all, timeout_ms);
+    if (status == TUTTI_OK && hands_on)
+        status = hand_on(exchanger, round, bytes, all, timeout_ms);
+    return status == TUTTI_ERR_TIMEOUT && hands_on && !reads
+               ? all_read(exchanger, round, bytes, all, 1)
+               : status;
+}
+
 /* Reads the values of all ranks. A long wait logs the missing ranks at WARN. */
 static enum tutti_status gather(const struct tutti_exchanger *exchanger, const struct round *round,
                                 size_t bytes, void *all, int64_t timeout_ms)
@@ -127,9 +198,7 @@ static enum tutti_status gather(const struct tutti_exchanger *exchanger, const s
         const int64_t left = deadline_timeout_ms(deadline), soon = reminder_left_ms(&reminder);
         const int64_t slice = left < 0 || left > soon ? soon : left;
         const int64_t slice_end = deadline_after(slice);
-        enum tutti_status status =
-            store_multi_get(exchanger->store, round->keys, (size_t)exchanger->size, slice, all,
-                            bytes, round->sizes);
+        enum tutti_status status = values_get(exchanger, round, bytes, all, slice);
         if (status != TUTTI_ERR_TIMEOUT)
             return status;
         /* A wait that ended before its time was interrupted. */
@@ -160,6 +229,10 @@ static enum tutti_status all_gather(struct tutti_exchanger *exchanger, const voi
     if (status == TUTTI_OK && exchanger->sequence > 0) { /* no rank reads the round before */
         key_write(exchanger, exchanger->sequence - 1, exchanger->rank, round.own, round.each);
         (void)tutti_store_delete(exchanger->store, round.own, NULL);
+        if (round.handed_on && exchanger->rank == 0) {
+            handed_on_write(exchanger, exchanger->sequence - 1, round.handed_on, round.each);
+            (void)tutti_store_delete(exchanger->store, round.handed_on, NULL);
+        }
     }
     if (status == TUTTI_OK)
         status = check_sizes(exchanger, &round, bytes);
@@ -194,6 +267,8 @@ void exchanger_end(const struct tutti_exchanger *exchanger, int64_t deadline)
     if (over == exchanger->size) {
         for (int rank = 0; rank < last.size && !deadline_passed(soon); rank++)
             (void)tutti_store_delete(&store, round.keys[rank], NULL);
+        if (round.handed_on)
+            (void)tutti_store_delete(&store, round.handed_on, NULL);
         (void)tutti_store_delete(&store, key, NULL);
     }
     free(key);

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -113,6 +114,67 @@ static void lengths_that_differ_are_named(void **state)
     assert_int_equal(suite_threads(2, gather_own_length, NULL), 0);
 }
 
+enum { MANY = 40 }; /* ranks for which rank 0 reads */
+
+static int gather_many(void *context, int index)
+{
+    int all[MANY], bad = 0;
+    (void)context;
+    struct tutti_exchanger exchanger = make(index, MANY);
+    for (int round = 0; round < 3 && !bad; round++) {
+        const int mine = 1000 * round + index;
+        bad = tutti_exchanger_all_gather(&exchanger, &mine, sizeof mine, all, PLENTY_MS) != 0;
+        for (int r = 0; r < MANY && !bad; r++)
+            bad = all[r] != 1000 * round + r;
+    }
+    return bad || tutti_exchanger_barrier(&exchanger, PLENTY_MS) != 0;
+}
+
+static void many_ranks_read_what_rank_0_hands_on(void **state)
+{
+    const char *keys[] = {"group/1/2/all", "group/1/2/7", "group/1/3/all"};
+    (void)state;
+    assert_int_equal(suite_threads(MANY, gather_many, NULL), 0);
+    for (int key = 0; key < 3; key++) {
+        bool exists = false;
+        assert_int_equal(tutti_store_check(store, &keys[key], 1, &exists), 0);
+        assert_int_equal(exists, key == 2);
+    }
+}
+
+static int gather_many_lengths(void *context, int index)
+{
+    char value[8] = {0}, all[8 * MANY];
+    (void)context;
+    struct tutti_exchanger exchanger = make(index, MANY);
+    return tutti_exchanger_all_gather(&exchanger, value, index == MANY - 1 ? 8 : 4, all,
+                                      PLENTY_MS) != TUTTI_ERR_MISMATCH;
+}
+
+static void lengths_of_many_ranks_are_compared(void **state)
+{
+    (void)state;
+    assert_int_equal(suite_threads(MANY, gather_many_lengths, NULL), 0);
+}
+
+/* It has come, and is stopped or dead. */
+static void nobody_needs_what_rank_0_hands_on(void **state)
+{
+    const int own = 5;
+    int all[MANY];
+    (void)state;
+    for (int r = 0; r < MANY; r++) {
+        char key[32];
+        snprintf(key, sizeof key, "group/1/0/%d", r);
+        if (r != own)
+            assert_int_equal(tutti_store_set(store, key, &r, sizeof r), 0);
+    }
+    struct tutti_exchanger exchanger = make(own, MANY);
+    assert_int_equal(tutti_exchanger_all_gather(&exchanger, &own, sizeof own, all, 20), 0);
+    for (int r = 0; r < MANY; r++)
+        assert_int_equal(all[r], r);
+}
+
 static void a_barrier_is_no_all_gather(void **state)
 {
     (void)state;
@@ -144,9 +206,15 @@ int main(void)
 {
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(one_rank_meets_itself),      TEST(keys_are_prefix_sequence_rank),
-        TEST(late_ranks_are_named),       TEST(lengths_that_differ_are_named),
-        TEST(a_barrier_is_no_all_gather), TEST(nonsense_is_refused),
+        TEST(one_rank_meets_itself),
+        TEST(keys_are_prefix_sequence_rank),
+        TEST(late_ranks_are_named),
+        TEST(lengths_that_differ_are_named),
+        TEST(a_barrier_is_no_all_gather),
+        TEST(many_ranks_read_what_rank_0_hands_on),
+        TEST(lengths_of_many_ranks_are_compared),
+        TEST(nobody_needs_what_rank_0_hands_on),
+        TEST(nonsense_is_refused),
     };
 #undef TEST
     return cmocka_run_group_tests(tests, NULL, NULL);
