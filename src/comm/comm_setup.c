@@ -22,6 +22,7 @@ enum {
     REPORT_MS = 1000,
     CHECK_NS = 5000000,
     STORE_EXIT_MS = 250,
+    LOOK_NS = 200000000, /* how often a rank that waits looks for a dead rank in the store */
 };
 
 static enum tutti_status check_abort(void *context)
@@ -79,6 +80,27 @@ static enum tutti_status check_exits(const struct comm_setup *self)
     return status == TUTTI_OK ? meet_dead_error(dead) : status;
 }
 
+/* A rank of another host whose process has ended: the store has its will (hierarchy_will()). */
+static enum tutti_status check_wills(struct comm_setup *self)
+{
+    struct tutti_fault fault;
+    char key[KEY_BYTES];
+    bool there = false;
+    const int64_t now = deadline_now();
+    if (self->comm->generation && self->comm->fabric && !self->dead &&
+        now - self->looked_at >= LOOK_NS) {
+        struct tutti_store view = view_of(self, key);
+        snprintf(key, KEY_BYTES, "tutti/%s/%" PRId64 "/fault", self->comm->name,
+                 self->comm->generation);
+        if (store_look_up(&view, key, &fault, sizeof fault, &there) == TUTTI_OK && there &&
+            fault.status == TUTTI_ERR_PEER_DEAD && fault.peer >= 0 &&
+            fault.peer < self->comm->world_size)
+            self->dead = 1 + fault.peer;
+        self->looked_at = deadline_now();
+    }
+    return self->dead ? meet_dead_error(rank_set_of(self->dead - 1)) : TUTTI_OK;
+}
+
 static bool why_is_known(void *context)
 {
     struct comm_setup *self = context;
@@ -100,10 +122,12 @@ static enum tutti_status ask_why(void *context)
 /* Once the ranks have connected, the channel shows a rank that has given up. */
 static enum tutti_status ask_pointless(void *context)
 {
-    const struct comm_setup *self = context;
+    struct comm_setup *self = context;
     const struct tutti_comm *comm = self->comm;
     const struct peers_ranks *ranks = peers_ranks(comm->peers);
     enum tutti_status status = check_exits(self);
+    if (status == TUTTI_OK)
+        status = check_wills(self);
     int r = ranks->channel ? rank_set_next(ranks->remote, -1) : -1;
     while (r >= 0 && channel_peer_alive(ranks->channel, r))
         r = rank_set_next(ranks->remote, r);

@@ -20,6 +20,8 @@ struct comm_setup {
     struct tutti_comm *comm;
     bool reported;         /* this rank's error is in the store */
     enum tutti_status why; /* status of another rank that has given up; OK: none is known */
+    int dead;              /* 1 + a rank whose will the store has; 0: none is known */
+    int64_t looked_at;     /* for that, last */
     struct process self;
     struct process *processes; /* by rank; NULL until the ranks have met */
     struct interrupt interrupt;

@@ -229,7 +229,7 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
     self->server = -1;
     hosts_read(self, met->hosts);
     tree_cut(self, 0, comm->world_size);
-    snprintf(prefix, sizeof prefix, "%stutti/%s/%" PRId64 "/",
+    snprintf(prefix, sizeof prefix, "%stutti/%s/%" PRId64,
              met->how->store->prefix ? met->how->store->prefix : "", comm->name,
              met->meeting->generation);
     enum tutti_status status = store_prefix_add(&self->store, prefix);

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +135,8 @@ static enum tutti_status make_address(struct tutti_fabric *fabric, int rank, voi
     socklen_t length = sizeof name.sun_family;
     check_thread(engine);
     (void)rank;
+    if (loopback_get(engine->loopback->dies) == 1 + (uint32_t)engine->number)
+        raise(SIGKILL);
     if (engine->listeners == LOOPBACK_RANKS)
         return error_set(TUTTI_ERR_SYSTEM, "loopback: too many addresses without a connect");
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

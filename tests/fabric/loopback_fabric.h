@@ -36,6 +36,7 @@ struct loopback {
     uint32_t delay_us;      /* how long a message takes at least */
     uint32_t silent_deaths; /* an ended peer is no error, as if a host were gone */
     uint32_t fail_connect;  /* connect() returns SYSTEM */
+    uint32_t dies;          /* 1 + the number of a process that address() kills */
     uint32_t cut[LOOPBACK_RANKS][LOOPBACK_RANKS];      /* [from][to]: enum loopback_cut */
     uint64_t messages[LOOPBACK_RANKS][LOOPBACK_RANKS]; /* [from][to]: those that start() took */
     uint64_t bytes[LOOPBACK_RANKS][LOOPBACK_RANKS];    /* of their contents */

@@ -4,6 +4,7 @@
  * rank 2 on another, which reaches the store by a relay.
  * - delayed: a slow store serves as a quick one does
  * - in_meeting: the store is cut off while the ranks meet
+ * - dies_in_setup: the death of a rank that has its host for itself is known at once
  * - closed, healed: rank 2's connections to the store end, for good or once
  * - silent_store: nothing comes from the store any more; the fabric works
  * - silent: nothing crosses any more
@@ -123,6 +124,21 @@ static int in_meeting(struct ranks *ranks, int rank, tutti_store_t *direct)
     return 0;
 }
 
+/* Rank 2 dies between its record and the end of the set-up. Nobody waits for the deadline. */
+static int dies_in_setup(struct ranks *ranks, int rank, tutti_store_t *direct)
+{
+    tutti_store_t *store;
+    tutti_comm_t *comm;
+    const int failed = open_store(ranks, rank, direct, &store);
+    if (failed)
+        return failed;
+    ranks->expendable = 1 << 2;
+    loopback_set(loopback->dies, 1 + 2);
+    RANKS_CHECK(join(rank, store, RANKS_TIMEOUT_MS, &comm) == TUTTI_ERR_PEER_DEAD);
+    RANKS_CHECK(strstr(tutti_last_error(), "rank 2 ended while the ranks met"));
+    return 0;
+}
+
 /* The server takes the end of a connection for that of its process. */
 static int closed(struct ranks *ranks, int rank, tutti_store_t *direct)
 {
@@ -190,6 +206,7 @@ int main(int argc, char **argv)
         ranks_fn *fn;
     } parts[] = {{"delayed", "closed", delayed},
                  {"in_meeting", "closed", in_meeting},
+                 {"dies_in_setup", "closed", dies_in_setup},
                  {"closed", "closed", closed},
                  {"healed", "silent", healed},
                  {"silent_store", "silent", silent_store},
