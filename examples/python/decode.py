@@ -56,6 +56,8 @@ def arguments():
     parser.add_argument("--json", help="a file for the results")
     parser.add_argument("--commit", default="unknown", help="the commit that the results name")
     given = parser.parse_args()
+    if not given.ranks and "RANK" not in os.environ:
+        parser.error("this process is no rank: give --ranks, or start it by torchrun")
     is_cuda = given.device == "cuda"
     given.comm = given.comm or [name for name in COLUMNS if name not in (["gloo"] if is_cuda else COLUMNS[2:5])]
     given.batch = given.batch or ([1, 8, 32, 128] if is_cuda else [1, 8])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs each program of examples/python on 2 ranks, and the benchmark once."""
+"""Runs each program of examples/python that PyTorch's launcher can start on 2 ranks, and the benchmark once."""
 
 import os
 import sys
@@ -19,6 +19,7 @@ import socket
 import subprocess
 
 
+BY_MPI = {"jax_mpi.py"}  # tests/python/engines/jax_mpi.py runs these
 NEEDS = {"generate.py": ("transformers", "accelerate")}
 
 
@@ -30,6 +31,8 @@ def run(rank, path, port):
 if __name__ == "__main__":
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     for path in sorted(Path(__file__).parents[3].glob("examples/python/*.py")):
+        if path.name in BY_MPI:
+            continue
         missing = [name for name in NEEDS.get(path.name, ()) if importlib.util.find_spec(name) is None]
         if missing:
             print(f"== {path.name}: skipped: needs {' and '.join(missing)}", flush=True)
