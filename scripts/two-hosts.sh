@@ -37,9 +37,14 @@ ip link add v0 netns "${hosts[0]}" type veth peer name v0 netns "${hosts[1]}"
 for i in 0 1; do
     nsenter -t "${hosts[i]}" --net sh -c "ip addr add 10.9.0.$((i + 1))/24 dev v0; ip link set lo up; ip link set v0 up"
 done
-for pid in "${hosts[@]}"; do # the kernel takes up to a second
-    while [[ $(nsenter -t "$pid" --mount cat /sys/class/net/v0/operstate) != up ]]; do sleep 0.01; done
-done
+# Waits until the cable is up; the kernel takes up to a second.
+await_cable() {
+    local pid
+    for pid in "${hosts[@]}"; do
+        while [[ $(nsenter -t "$pid" --mount cat /sys/class/net/v0/operstate) != up ]]; do sleep 0.01; done
+    done
+}
+await_cable
 # Stands in for ssh.
 cat >"$tmp/agent" <<AGENT
 #!/bin/sh

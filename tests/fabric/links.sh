@@ -58,6 +58,7 @@ for rank in 0 1 2; do
     ended $rank "rank 2" "host-a" "host-b"
 done
 nsenter -t "${hosts[0]}" --net ip link set v0 up
+await_cable
 for rank in 0 1 2; do kill -9 "$(<"$folder/running.$rank")"; done
 kill -9 "$job"
 wait "$job" 2>/dev/null || true
