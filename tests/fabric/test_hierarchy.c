@@ -454,7 +454,11 @@ static int silent(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_all_reduce_with(memory, memory, 100, TUTTI_FLOAT32, TUTTI_SUM, comm,
                                       TUTTI_STREAM_DEFAULT, &options) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(tutti_comm_status(comm, &fault) == TUTTI_ERR_TIMEOUT);
-    RANKS_CHECK((fault.rank < 2) != (fault.peer < 2)); /* one of each host */
+    /* One of each host. A rank that waits inside its host may name the rank that waits for the
+     * other host. */
+    if ((fault.rank < 2) != (fault.peer < 2))
+        ranks_raise(ranks, 3);
+    RANKS_CHECK(ranks_await(ranks, 3, 1));
     return fault_is(ranks, rank, comm, TUTTI_ERR_TIMEOUT, -1);
 }
 
