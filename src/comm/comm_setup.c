@@ -34,10 +34,12 @@ static enum tutti_status check_abort(void *context)
                : TUTTI_OK;
 }
 
-/* A view with a short deadline, since the store may not answer. */
-static struct tutti_store view_of(const struct comm_setup *self, char key[KEY_BYTES])
+/* A view with a short deadline, since the store may not answer; and a key of this meeting. */
+static struct tutti_store view_of(const struct comm_setup *self, const char *what,
+                                  char key[KEY_BYTES])
 {
-    snprintf(key, KEY_BYTES, "tutti/%s/%" PRId64 "/why", self->comm->name, self->comm->generation);
+    snprintf(key, KEY_BYTES, "tutti/%s/%" PRId64 "/%s", self->comm->name, self->comm->generation,
+             what);
     return store_bounded(self->comm->store, deadline_after(STORE_GRACE_MS), NULL);
 }
 
@@ -49,7 +51,7 @@ static enum tutti_status check_reports(const struct comm_setup *self)
     bool there = false;
     if (!self->comm->generation)
         return TUTTI_OK;
-    struct tutti_store view = view_of(self, key);
+    struct tutti_store view = view_of(self, "why", key);
     if (store_look_up(&view, key, &report, sizeof report, &there) != TUTTI_OK || !there ||
         report.status == TUTTI_OK)
         return TUTTI_OK;
@@ -89,9 +91,7 @@ static enum tutti_status check_wills(struct comm_setup *self)
     const int64_t now = deadline_now();
     if (self->comm->generation && self->comm->fabric && !self->dead &&
         now - self->looked_at >= LOOK_NS) {
-        struct tutti_store view = view_of(self, key);
-        snprintf(key, KEY_BYTES, "tutti/%s/%" PRId64 "/fault", self->comm->name,
-                 self->comm->generation);
+        struct tutti_store view = view_of(self, "fault", key);
         if (store_look_up(&view, key, &fault, sizeof fault, &there) == TUTTI_OK && there &&
             fault.status == TUTTI_ERR_PEER_DEAD && fault.peer >= 0 &&
             fault.peer < self->comm->world_size)
@@ -151,7 +151,7 @@ static void report_failure(void *context, enum tutti_status why)
     if (self->reported || !self->comm->generation)
         return;
     self->reported = true;
-    struct tutti_store view = view_of(self, key);
+    struct tutti_store view = view_of(self, "why", key);
     (void)tutti_store_compare_set(&view, key, NULL, 0, &report, sizeof report, &unused,
                                   sizeof unused, NULL);
     error_set(why, "%s", report.text);

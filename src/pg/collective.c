@@ -64,8 +64,7 @@ static enum tutti_status sides_read(const struct reading *reading, struct pg_lis
 {
     const struct coll *coll = reading->coll;
     const int root = reading->operation->args.peer, rank = reading->pg->comm->rank;
-    const int size = reading->pg->comm->world_size;
-    const int most = size > TUTTI_MAX_TENSORS ? size : TUTTI_MAX_TENSORS; /* one for each rank */
+    const int most = pg_most_tensors(reading->pg);
     for (int side = 0; side < 2; side++) {
         if (!coll_has(side ? coll->recv : coll->send, rank, root))
             lists->count[side] = 0;

@@ -383,6 +383,13 @@ static inline bool pg_is_on_device(const struct pg_operation *operation)
 
 /* ---- part.c ---------------------------------------------------------------------------------- */
 
+/* The most of a list: also one for each rank. Lists of all-reduces are shorter: pg_list_read(). */
+static inline int pg_most_tensors(const struct tutti_pg *pg)
+{
+    const int size = pg->comm->world_size;
+    return size > TUTTI_MAX_TENSORS ? size : TUTTI_MAX_TENSORS;
+}
+
 /* Inputs of 8 and 16 bits are converted and reduced in blocks of this many elements: 256 KiB. */
 enum { PG_WIDE_ELEMENTS = 1 << 16 };
 

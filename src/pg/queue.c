@@ -223,18 +223,18 @@ static enum tutti_status stream_take(const struct tutti_pg *pg, const char *name
 
 /* The structs of a program with another struct_size are copied to `room`. */
 union room {
-    struct tutti_tensor dense[2][TUTTI_MAX_TENSORS];
-    struct tutti_sparse_tensor sparse[TUTTI_MAX_TENSORS];
+    struct tutti_tensor dense[2][WORLD_RANKS];
+    struct tutti_sparse_tensor sparse[WORLD_RANKS];
 };
 
-static enum tutti_status lists_read(const struct pg_call *call, struct pg_lists *lists,
-                                    union room *room)
+static enum tutti_status lists_read(const struct tutti_pg *pg, const struct pg_call *call,
+                                    struct pg_lists *lists, union room *room)
 {
     void *const rooms[] = {room, room->dense[1]};
     enum tutti_status status = TUTTI_OK;
     for (int i = 0; i < 2 && status == TUTTI_OK; i++) {
         const int count = lists->count[i];
-        if (lists->list[i] && count > 0 && count <= TUTTI_MAX_TENSORS) /* call->read() refuses */
+        if (lists->list[i] && count > 0 && count <= pg_most_tensors(pg)) /* call->read() refuses */
             status = options_list(call->name, call->type, &lists->list[i], count, rooms[i],
                                   call->tensor_bytes);
     }
@@ -250,7 +250,7 @@ static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call,
     struct pg_operation *operation = NULL;
     enum tutti_status status = options_read(pg, call->name, given, &options);
     if (status == TUTTI_OK)
-        status = lists_read(call, &lists, &room);
+        status = lists_read(pg, call, &lists, &room);
     if (status == TUTTI_OK)
         status = operation_make(pg, call, &lists, args, &operation);
     if (status != TUTTI_OK)

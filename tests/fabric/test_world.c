@@ -191,6 +191,8 @@ static int lists(struct ranks *ranks, int rank, tutti_pg_t *pg)
                 pg_end(work) == TUTTI_OK);
     for (int r = 0; r < size; r++)
         RANKS_CHECK(received[r][(rank + r) % 3 == 0] == (float)(r * 1000 + rank));
+    send[size - 1].struct_size = 0;
+    RANKS_CHECK(tutti_pg_all_to_all(pg, send, size, recv, size, NULL, &work) == TUTTI_ERR_INVALID);
     return 0;
 }
 
