@@ -9,7 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 from case import case, raises
-from runner import same
+from runner import Skip, same
 
 import tutti
 
@@ -69,24 +69,40 @@ def data_parallel_captured(r):
         _check_gradients(r, found, whole, step)
 
 
-@case(60)
-def fully_sharded(r):
+def _check_sharded(r, prepare):
+    """FSDP2's gradients are the mean of those that one process has for the ranks' batches. `prepare` is called for each module."""
     from torch.distributed.fsdp import fully_shard
 
+    whole, model = _model(r), _model(r)
+    for module in model[2], model:
+        prepare(fully_shard(module))
+    for step in range(3):
+        model.zero_grad()
+        model(_batch(r, step, r.rank)).square().mean().backward()
+        of_ranks = [_gradients(whole, _batch(r, step, rank)) for rank in range(2)]
+        for mine, first, second in zip(model.parameters(), *of_ranks):
+            found = mine.grad.full_tensor()
+            assert torch.allclose(found, (first + second) / 2, atol=1e-6), (found - (first + second) / 2).abs().max()
+
+
+@case(60)
+def fully_sharded(r):
     r.start()
-    for symmetric in (False, True) if r.is_tutti else (False,):
-        whole, model = _model(r), _model(r)
-        for module in model[2], model:
-            fully_shard(module)
-            if symmetric:
-                module.set_custom_all_gather(tutti.torch.AllGather())
-        for step in range(3):
-            model.zero_grad()
-            model(_batch(r, step, r.rank)).square().mean().backward()
-            of_ranks = [_gradients(whole, _batch(r, step, rank)) for rank in range(2)]
-            for mine, first, second in zip(model.parameters(), *of_ranks):
-                found = mine.grad.full_tensor()
-                assert torch.allclose(found, (first + second) / 2, atol=1e-6), (found - (first + second) / 2).abs().max()
+    _check_sharded(r, lambda module: None)
+    if r.is_tutti:
+        _check_sharded(r, lambda module: module.set_custom_all_gather(tutti.torch.AllGather()))
+
+
+@case(100, gpus=2, needs_cuda=True)
+def nccl_fully_sharded(r):
+    """FSDP2 in buffers of NCCL's allocator, and in symmetric memory, whose windows NCCL registers."""
+    dist.init_process_group("nccl", init_method=f"file://{r.folder}/torch", rank=r.rank, world_size=2, device_id=r.device)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    _check_sharded(r, lambda module: module.set_allocate_memory_from_process_group_for_comm(True))
+    print("allocator of the group", flush=True)
+    if not hasattr(torch.distributed.fsdp.FSDPModule, "set_symm_mem_for_comm"):
+        raise Skip("no FSDPModule.set_symm_mem_for_comm: symmetric memory did not run")
+    _check_sharded(r, lambda module: module.set_symm_mem_for_comm())
 
 
 @case(60)
