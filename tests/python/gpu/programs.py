@@ -8,8 +8,9 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory as symm_mem
 from case import case, raises
-from runner import Skip, same
+from runner import same
 
 import tutti
 
@@ -93,16 +94,26 @@ def fully_sharded(r):
         _check_sharded(r, lambda module: module.set_custom_all_gather(tutti.torch.AllGather()))
 
 
+class _SymmetricAllGather:
+    """An all-gather into symmetric memory, whose windows NCCL registers: what set_symm_mem_for_comm() of PyTorch 2.13 does."""
+
+    def allocate(self, size, *, dtype, device):
+        return symm_mem.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor, input_tensor, group, async_op=False):
+        symm_mem.rendezvous(output_tensor, group=group.group_name)
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
 @case(100, gpus=2, needs_cuda=True)
 def nccl_fully_sharded(r):
-    """FSDP2 in buffers of NCCL's allocator, and in symmetric memory, whose windows NCCL registers."""
+    """FSDP2 in buffers of NCCL's allocator, and in symmetric memory."""
     dist.init_process_group("nccl", init_method=f"file://{r.folder}/torch", rank=r.rank, world_size=2, device_id=r.device)
     torch.backends.cuda.matmul.allow_tf32 = False
     _check_sharded(r, lambda module: module.set_allocate_memory_from_process_group_for_comm(True))
-    print("allocator of the group", flush=True)
-    if not hasattr(torch.distributed.fsdp.FSDPModule, "set_symm_mem_for_comm"):
-        raise Skip("no FSDPModule.set_symm_mem_for_comm: symmetric memory did not run")
-    _check_sharded(r, lambda module: module.set_symm_mem_for_comm())
+    print("by the group's allocator", flush=True)
+    symm_mem.set_backend("NCCL")
+    _check_sharded(r, lambda module: module.set_custom_all_gather(_SymmetricAllGather()))
 
 
 @case(60)
