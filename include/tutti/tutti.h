@@ -578,10 +578,10 @@ struct tutti_comm_options {
      * have to run on one host. Ranks that do so do not use the fabric. Compared. */
     struct tutti_fabric *fabric;
     /* For CPU only: the caller's own threads, which share the copies and sums of a long operation.
-     * An operation calls `parallel` at most once, with up to `threads` tasks, 1 to
-     * TUTTI_MAX_THREADS, fewer if all ranks' threads outnumber their cores. The library makes no
-     * threads. Ranks may differ in both, or have neither: results have the same bits for every
-     * number of threads. Sends, receives, ranks of several hosts, and groups of calls use the
+     * The creation calls `parallel` once, to count the cores, and an operation at most once, with
+     * up to `threads` tasks, 1 to TUTTI_MAX_THREADS, fewer if there are more threads than cores. No
+     * thread is made. Ranks may differ in both, or have neither: results have the same bits for
+     * every number of threads. Sends, receives, ranks of several hosts, and groups of calls use the
      * calling thread alone. Each of the most threads of a rank takes an arena of up to 1 MiB
      * more. `progress` is called by task 0. A call from inside `parallel` gets CONCURRENT. */
     tutti_parallel_t parallel;

@@ -8,16 +8,43 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define HOST_MAGIC UINT64_C(0x74757474692d6964)
 
+/* A task of the rank's threads. */
+static void affinity_read(void *opaque, int task)
+{
+    cpu_set_t *set = (cpu_set_t *)opaque + task;
+    static_assert(sizeof *set == HOST_CPU_BYTES, "1024 processors");
+    if (sched_getaffinity(0, sizeof *set, set) != 0) /* more than 1024 processors */
+        CPU_ZERO(set);
+}
+
+/* The processors that the rank's threads may run on together: OpenMP binds each of them, the
+ * calling one too, to a core of its own if OMP_PROC_BIND says so. */
+static enum tutti_status cpus_find(const struct host_threads *threads, uint8_t cpus[HOST_CPU_BYTES])
+{
+    const int count = threads->parallel ? threads->count : 1;
+    cpu_set_t *sets = calloc((size_t)count, sizeof *sets);
+    if (!sets)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for the affinity of %d threads", count);
+    if (threads->parallel)
+        threads->parallel(threads->context, count, affinity_read, sets);
+    else
+        affinity_read(sets, 0);
+    for (int i = 1; i < count; i++)
+        CPU_OR(&sets[0], &sets[0], &sets[i]);
+    memcpy(cpus, &sets[0], HOST_CPU_BYTES);
+    free(sets);
+    return TUTTI_OK;
+}
+
 static enum tutti_status identity_make(int world_size, const struct channel_address *address,
                                        struct host_identity *identity)
 {
-    cpu_set_t *set = (cpu_set_t *)(void *)identity->cpus;
-    static_assert(sizeof(cpu_set_t) == HOST_CPU_BYTES, "1024 processors");
     identity->magic = HOST_MAGIC;
     identity->version = TUTTI_VERSION;
     identity->layout = LAYOUT_VERSION;
@@ -26,8 +53,6 @@ static enum tutti_status identity_make(int world_size, const struct channel_addr
     identity->user_namespace = process_namespace("user");
     gethostname(identity->name, sizeof identity->name - 1);
     identity->address = *address;
-    if (sched_getaffinity(0, sizeof identity->cpus, set) != 0) /* more than 1024 processors */
-        memset(identity->cpus, 0, sizeof identity->cpus);
     if (process_boot_id(identity->boot_id, sizeof identity->boot_id))
         return TUTTI_OK;
     return error_errno("reading /proc/sys/kernel/random/boot_id, which tells whether ranks share a "
@@ -36,11 +61,12 @@ static enum tutti_status identity_make(int world_size, const struct channel_addr
 
 enum tutti_status host_record_make(const struct comm_config *config, int world_size,
                                    const struct channel_address *address,
-                                   struct host_record *record)
+                                   const struct host_threads *threads, struct host_record *record)
 {
     memset(record, 0, sizeof *record);
     record->config = *config;
-    return identity_make(world_size, address, &record->identity);
+    const enum tutti_status status = cpus_find(threads, record->identity.cpus);
+    return status == TUTTI_OK ? identity_make(world_size, address, &record->identity) : status;
 }
 
 void host_parts(const struct host_record *records, int size, const struct backend_record **parts)

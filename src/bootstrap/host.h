@@ -20,7 +20,7 @@ struct host_identity {
     int32_t world_size;
     uint32_t user;                /* effective */
     uint64_t user_namespace;      /* users are compared within one namespace; 0 is unknown */
-    uint8_t cpus[HOST_CPU_BYTES]; /* the processors that the rank may run on; all 0: unknown */
+    uint8_t cpus[HOST_CPU_BYTES]; /* that the rank's threads may run on; all 0: unknown */
 };
 
 /* What the ranks of a communicator exchange. */
@@ -30,10 +30,18 @@ struct host_record {
     struct backend_record part; /* the back end's; zero if it has none */
 };
 
-/* address: as channel_listen() makes it. The caller lets the back end fill its part. */
+/* The threads of options->parallel. */
+struct host_threads {
+    tutti_parallel_t parallel; /* NULL: the calling thread alone */
+    void *context;
+    int count;
+};
+
+/* address: as channel_listen() makes it. Runs a task on each of the threads. The caller lets the
+ * back end fill its part. */
 enum tutti_status host_record_make(const struct comm_config *config, int world_size,
                                    const struct channel_address *address,
-                                   struct host_record *record);
+                                   const struct host_threads *threads, struct host_record *record);
 
 /* Which ranks share a host. Hosts are numbered in the order of their least ranks. */
 struct hosts {

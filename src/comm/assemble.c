@@ -56,7 +56,9 @@ static enum tutti_status record_make(const struct tutti_comm *comm, struct works
     else if (channel_listen(NULL, &work->channel, &address) != TUTTI_OK)
         snprintf(work->not_listening, sizeof work->not_listening, "%.*s",
                  (int)sizeof work->not_listening - 1, tutti_last_error());
-    status = host_record_make(&comm->config, comm->world_size, &address, &work->own);
+    const struct host_threads threads = {comm->parallel, comm->parallel_context,
+                                         comm->config.threads};
+    status = host_record_make(&comm->config, comm->world_size, &address, &threads, &work->own);
     work->own.part = part;
     return status;
 }

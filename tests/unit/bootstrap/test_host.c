@@ -2,6 +2,8 @@
 /* The records that ranks exchange first: each difference is named, with both sides' values. */
 #include "bootstrap/host.h"
 
+#include <errno.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,11 +21,12 @@ static int records_make(void **state)
 {
     struct comm_config config = {.buffer_size = 1 << 20};
     const struct channel_address address = {.id = "a process"};
+    const struct host_threads alone = {.parallel = NULL};
     (void)state;
     for (int leaf = 0; leaf < RANKS; leaf++)
         config.leaf_order[leaf] = (uint8_t)leaf;
     for (int r = 0; r < RANKS; r++)
-        if (host_record_make(&config, RANKS, &address, &records[r]) != TUTTI_OK)
+        if (host_record_make(&config, RANKS, &address, &alone, &records[r]) != TUTTI_OK)
             return -1;
     return 0;
 }
@@ -158,6 +161,38 @@ static void a_rank_does_not_listen(void **state)
     assert_false(host_processes(records, RANKS, processes));
 }
 
+/* Runs each task on a processor of its own, of those that `context` has. */
+static void bound_tasks(void *context, int tasks, void (*task)(void *argument, int i),
+                        void *argument)
+{
+    const cpu_set_t *all = context;
+    int cpu = -1;
+    for (int i = 0; i < tasks; i++) {
+        do
+            cpu = (cpu + 1) % CPU_SETSIZE;
+        while (!CPU_ISSET(cpu, all));
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        assert_return_code(sched_setaffinity(0, sizeof one, &one), errno);
+        task(argument, i);
+    }
+}
+
+/* As OMP_PROC_BIND makes them: the calling thread, too, may run on one processor only. */
+static void bound_threads_count_all_their_cores(void **state)
+{
+    const struct comm_config config = {.buffer_size = 1 << 20};
+    const struct channel_address address = {.id = "a process"};
+    cpu_set_t all;
+    (void)state;
+    assert_return_code(sched_getaffinity(0, sizeof all, &all), errno);
+    const struct host_threads threads = {bound_tasks, &all, CPU_COUNT(&all)};
+    assert_int_equal(host_record_make(&config, 1, &address, &threads, &records[0]), TUTTI_OK);
+    assert_return_code(sched_setaffinity(0, sizeof all, &all), errno);
+    assert_int_equal(host_cores(records, 1), CPU_COUNT(&all));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +201,7 @@ int main(void)
         cmocka_unit_test_setup(users_differ, records_make),
         cmocka_unit_test_setup(ranks_of_one_boot_id_share_a_host, records_make),
         cmocka_unit_test_setup(a_rank_does_not_listen, records_make),
+        cmocka_unit_test(bound_threads_count_all_their_cores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
