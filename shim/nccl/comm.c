@@ -31,7 +31,7 @@ static ncclResult_t check_ready(const struct ncclComm *comm, const char *name)
                     "longer says ncclInProgress",
                     name);
     if (state != ncclSuccess)
-        return fail_again(state, comm->error);
+        return outcome_tell(&comm->outcome);
     if (comm->revoked || comm->finalized || comm->suspended)
         return fail(ncclInvalidUsage, "%s: the communicator has been %s", name,
                     comm->revoked     ? "revoked or aborted"
@@ -151,14 +151,15 @@ ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *pa
 /* Destroys Tutti's communicator once the other threads have left it. */
 static ncclResult_t tutti_end(ncclComm_t comm, const char *name)
 {
-    enum tutti_status status = TUTTI_ERR_CONCURRENT;
-    for (int naps = 0; status == TUTTI_ERR_CONCURRENT && naps < LEAVE_NAPS; naps++) {
-        if (order_load_acquire_u32(&comm->inside) == 0) /* acquire N3a */
-            status = tutti_comm_destroy(comm->comm);
-        if (status == TUTTI_ERR_CONCURRENT)
-            nap();
+    for (int naps = 0; naps < LEAVE_NAPS; naps++) {
+        if (order_load_acquire_u32(&comm->inside) == 0) { /* acquire N3a */
+            const enum tutti_status status = tutti_comm_destroy(comm->comm);
+            if (status != TUTTI_ERR_CONCURRENT)
+                return fail_status(status, name);
+        }
+        nap();
     }
-    return fail_status(status, name);
+    return fail(ncclInvalidUsage, "%s: another thread is in a call on the communicator", name);
 }
 
 static ncclResult_t real_end(ncclComm_t comm, const char *name)
@@ -243,10 +244,7 @@ NCCL_DEFINE(ncclResult_t, ncclCommAbort, ncclComm_t comm)
                     "ncclCommAbort: the open group has calls on the communicator: "
                     "call ncclGroupEnd() first");
     comm->revoked = true;
-    if (create_abandon(comm))
-        return ncclSuccess;
-    tutti_comm_abort(comm->comm);
-    return comm_free(comm, SYMBOL_ncclCommAbort);
+    return create_abandon(comm) ? ncclSuccess : comm_free(comm, SYMBOL_ncclCommAbort);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int flags)
@@ -276,12 +274,15 @@ NCCL_DEFINE(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *
     if (!error)
         return comm_leave(comm, fail(ncclInvalidArgument, "ncclCommGetAsyncError: NULL"));
     *error = comm_state(comm);
-    if (*error == ncclSuccess && comm->comm && !comm->revoked)
-        *error = result_of(tutti_comm_status(comm->comm, NULL), tutti_last_error());
-    else if (*error == ncclSuccess && comm->real && !comm->comm)
+    if (*error == ncclSuccess && comm->comm && !comm->revoked) {
+        *error = result_of(tutti_comm_status(comm->comm, NULL));
+        if (*error != ncclSuccess)
+            error_tell(tutti_last_error());
+    } else if (*error == ncclSuccess && comm->real && !comm->comm) {
         return comm_leave(comm, REAL(ncclCommGetAsyncError)(comm->real, error));
-    else if (*error != ncclSuccess && *error != ncclInProgress)
-        fail_again(*error, comm->error);
+    } else if (*error != ncclSuccess && *error != ncclInProgress) {
+        outcome_tell(&comm->outcome);
+    }
     return comm_leave(comm, ncclSuccess);
 }
 

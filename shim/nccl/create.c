@@ -9,17 +9,16 @@
  */
 #include "create.h"
 
+#include "base/thread.h"
 #include "cuda/kernels/arena.h"
 #include "ipc/channel.h"
 #include "real.h"
 #include "store/hmac.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- running --------------------------------------------------------------------------------- */
 
@@ -36,9 +35,11 @@ static void handle_release(ncclComm_t comm, const struct create *create)
 {
     pthread_mutex_lock(&lock);
     const bool abandoned = comm->abandoned;
-    if (create->result != ncclSuccess)
-        snprintf(comm->error, sizeof comm->error, "%s", create->error);
-    state_set(comm, create->result);
+    if (create->outcome.result == ncclSuccess)
+        comm->made = true;
+    else
+        comm->outcome = create->outcome;
+    state_set(comm, create->outcome.result);
     pthread_mutex_unlock(&lock);
     if (abandoned)
         comm_free(comm, create->symbol);
@@ -47,8 +48,9 @@ static void handle_release(ncclComm_t comm, const struct create *create)
 bool create_abandon(ncclComm_t comm)
 {
     pthread_mutex_lock(&lock);
-    comm->abandoned = comm_state(comm) == ncclInProgress;
-    const bool abandoned = comm->abandoned;
+    const bool abandoned = comm->abandoned = comm_state(comm) == ncclInProgress;
+    if (comm->made) /* else the thread may be writing `comm` */
+        tutti_comm_abort(comm->comm);
     pthread_mutex_unlock(&lock);
     return abandoned;
 }
@@ -58,61 +60,54 @@ static void create_make(struct create *create)
     const struct cuda_driver *driver = create->comm->driver;
     const int64_t begin = report_begin();
     bool pushed;
-    create->result = fail_status(cuda_context_enter(driver, create->comm->context, &pushed),
-                                 symbol_names[create->symbol]);
-    if (create->result == ncclSuccess) {
-        create->result = create->make(create);
+    ncclResult_t result = fail_status(cuda_context_enter(driver, create->comm->context, &pushed),
+                                      symbol_names[create->symbol]);
+    if (result == ncclSuccess) {
+        result = create->make(create);
         cuda_context_leave(driver, pushed);
     }
-    if (create->result != ncclSuccess)
-        error_copy(create->error, sizeof create->error);
+    outcome_keep(&create->outcome, result);
     report_end(create->symbol, !create->comm->comm && create->comm->real, 0, begin);
 }
 
-/* Gives the caller its communicator, or NULL. */
+/* Gives the caller its communicator, if there is one, and frees the creation. */
 static void create_end(struct create *create)
 {
     ncclComm_t comm = create->comm;
     if (!create->destination) {
         handle_release(comm, create);
+        free(create);
         return;
     }
-    if (create->result == ncclSuccess && (comm->comm || comm->real)) {
+    if (create->outcome.result == ncclSuccess && (comm->comm || comm->real)) {
+        comm->made = true;
         state_set(comm, ncclSuccess);
+        /* Release N2. */
+        order_store_release_u64((uint64_t *)(void *)create->destination, (uintptr_t)comm);
     } else {
         comm_free(comm, create->symbol);
-        comm = NULL;
     }
-    /* Release N2. */
-    order_store_release_u64((uint64_t *)(void *)create->destination, (uintptr_t)comm);
     if (create->parent && !create->waits)
         handle_release(create->parent, create);
+    free(create);
 }
 
 static void *create_thread(void *opaque)
 {
     struct create *create = opaque;
     create_make(create);
-    if (create->waits)
-        return NULL;
-    create_end(create);
-    free(create);
+    if (!create->waits)
+        create_end(create);
     return NULL;
 }
 
-/* A thread that takes no signals of the program's. After a failure the creation has a result. */
-static bool thread_start(struct create *create, pthread_t *thread)
+/* After a success a creation for which nobody waits may be freed already. */
+static bool create_launch(struct create *create, pthread_t *thread)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int code = pthread_create(thread, NULL, create_thread, create);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code == 0)
-        return true; /* a creation for which nobody waits may be freed already */
-    create->result = fail(ncclSystemError, "%s: cannot start a thread: %s",
-                          symbol_names[create->symbol], strerror(code));
-    error_copy(create->error, sizeof create->error);
+    if (thread_start(thread, create_thread, create))
+        return true;
+    outcome_keep(&create->outcome, fail(ncclSystemError, "%s: cannot start a thread: %s",
+                                        symbol_names[create->symbol], strerror(errno)));
     return false;
 }
 
@@ -122,40 +117,35 @@ static ncclResult_t create_detach(struct create *create)
     pthread_t thread;
     state_set(create->destination && create->parent ? create->parent : create->comm,
               ncclInProgress);
-    if (thread_start(create, &thread)) {
+    if (create_launch(create, &thread)) {
         pthread_detach(thread);
         return ncclInProgress;
     }
-    const ncclResult_t result = create->result;
+    const ncclResult_t result = create->outcome.result;
     create_end(create);
-    free(create);
     return result;
 }
 
-/* Makes those for which the caller waits, and frees them. Returns the first failure. */
+/* Makes those for which the caller waits. Returns the first failure. */
 static ncclResult_t creates_wait(struct create *list)
 {
-    ncclResult_t first = ncclSuccess;
-    char error[SHIM_ERROR_BYTES] = "";
+    struct outcome first = {.result = ncclSuccess};
     if (list && !list->next) {
         create_make(list);
     } else {
         for (struct create *create = list; create; create = create->next)
-            create->started = thread_start(create, &create->thread);
+            create->started = create_launch(create, &create->thread);
         for (struct create *create = list; create; create = create->next)
             if (create->started)
                 pthread_join(create->thread, NULL);
     }
     for (struct create *create = list, *next; create; create = next) {
         next = create->next;
+        if (first.result == ncclSuccess)
+            first = create->outcome;
         create_end(create);
-        if (first == ncclSuccess && create->result != ncclSuccess) {
-            first = create->result;
-            memcpy(error, create->error, sizeof error);
-        }
-        free(create);
     }
-    return first == ncclSuccess ? first : fail_again(first, error);
+    return outcome_tell(&first);
 }
 
 ncclResult_t creates_run(struct create *list)
@@ -182,13 +172,14 @@ void creates_drop(struct create *list)
 {
     for (struct create *create = list, *next; create; create = next) {
         next = create->next;
-        create->result = ncclInvalidUsage;
-        snprintf(create->error, sizeof create->error, "%s: its group was refused or not ended",
-                 symbol_names[create->symbol]);
-        if (create->destination)
+        if (create->destination) {
             comm_free(create->comm, create->symbol);
-        else if (comm_state(create->comm) == ncclInProgress) /* the program has the handle */
+        } else if (comm_state(create->comm) == ncclInProgress) { /* the program has the handle */
+            outcome_keep(&create->outcome,
+                         fail(ncclInvalidUsage, "%s: its group was refused or not ended",
+                              symbol_names[create->symbol]));
             handle_release(create->comm, create);
+        }
         free(create);
     }
 }
@@ -207,68 +198,74 @@ ncclResult_t create_start(const struct create *given)
 
 /* ---- meeting at a store ---------------------------------------------------------------------- */
 
-/* A name that only the same bytes give, and the same use of them. */
-static uint64_t name_of(char use, const void *bytes, size_t size)
+/* A name that only the same bytes give. */
+static uint64_t name_of(const void *bytes, size_t size)
 {
-    uint8_t text[sizeof(ncclUniqueId) + 1] = {(uint8_t)use}, digest[SHA256_BYTES];
+    uint8_t digest[SHA256_BYTES];
     uint64_t name;
-    memcpy(text + 1, bytes, size);
-    sha256(NULL, text, size + 1, digest);
+    sha256(NULL, bytes, size, digest);
     memcpy(&name, digest, sizeof name);
     return name;
 }
 
-static uint64_t every_rank(const struct ncclComm *comm)
+/* A name for what these ranks of the communicator do together: another one each time, and for each
+ * color. They do so equally often. */
+static uint64_t name_next(ncclComm_t comm, unsigned members, int color)
 {
-    return comm->ranks < 64 ? (UINT64_C(1) << comm->ranks) - 1 : UINT64_MAX;
+    static_assert(sizeof comm->meetings / sizeof *comm->meetings == 1u << CUDA_RANKS,
+                  "one for each set of ranks");
+    const uint64_t key[] = {comm->lineage, members, comm->meetings[members]++, (uint64_t)color};
+    return name_of(key, sizeof key);
 }
 
-struct shared_store {
-    tutti_store_t *store;
-    uint64_t name; /* equal on these ranks, and of no other meeting */
-    int ranks;
-    char path[PATH_MAX];
-};
-
-/* Opens a store that these ranks of the communicator share. They do so equally often. */
-static ncclResult_t shared_open(ncclComm_t comm, uint64_t members, enum symbol symbol,
-                                struct shared_store *shared)
+/* Of a communicator that Tutti serves. */
+static unsigned every_rank(const struct ncclComm *comm)
 {
-    char directory[PATH_MAX - 64], url[PATH_MAX + 8];
-    uint32_t *meetings = &comm->meetings[members % 256];
-    const uint64_t key[] = {comm->lineage, members, (*meetings)++};
-    shared->store = NULL;
-    shared->name = name_of('m', key, sizeof key);
-    shared->ranks = __builtin_popcountll(members);
-    enum tutti_status status = channel_directory(directory, sizeof directory, false);
-    if (status == TUTTI_OK) {
-        snprintf(shared->path, sizeof shared->path, "%s/job-nccl-%016" PRIx64, directory,
-                 shared->name);
-        snprintf(url, sizeof url, "file:%s", shared->path);
-        status = tutti_store_open(url, 0, &shared->store);
-    }
-    return fail_status(status, symbol_names[symbol]);
+    return (1u << comm->ranks) - 1;
 }
 
-/* The last rank to close it removes the file; after a failure, the first. */
-static void shared_close(struct shared_store *shared, bool failed)
+/* Opens a store that these ranks of the communicator share. The last one to close it removes it. */
+static enum tutti_status shared_open(ncclComm_t comm, unsigned members,
+                                     struct tutti_exchanger *ranks)
 {
-    int64_t done = 0;
-    if (!shared->store)
-        return;
-    if (failed ||
-        (tutti_store_add(shared->store, "done", 1, &done) == TUTTI_OK && done == shared->ranks))
-        unlink(shared->path);
-    tutti_store_close(shared->store);
+    char directory[PATH_MAX], url[PATH_MAX + 64];
+    *ranks =
+        (struct tutti_exchanger){.struct_size = sizeof *ranks,
+                                 .prefix = "ranks",
+                                 .rank = __builtin_popcount(members & ((1u << comm->rank) - 1)),
+                                 .size = __builtin_popcount(members)};
+    const uint64_t name = name_next(comm, members, TUTTI_NO_COLOR);
+    const enum tutti_status status = channel_directory(directory, sizeof directory, false);
+    if (status != TUTTI_OK)
+        return status;
+    snprintf(url, sizeof url, "file:%s/job-nccl-%016" PRIx64 "?world_size=%d", directory, name,
+             ranks->size);
+    return tutti_store_open(url, 0, &ranks->store);
 }
 
-/* The caller of `gives` sends bytes to all ranks. */
-static enum tutti_status shared_bytes(const struct shared_store *shared, const char *key,
-                                      bool gives, void *bytes, size_t size)
+/* The rank that `gives` an id tells it to all others. */
+static ncclResult_t id_tell(ncclComm_t comm, bool gives, ncclUniqueId *id, enum symbol symbol)
 {
-    size_t got = 0;
-    return gives ? tutti_store_set(shared->store, key, bytes, size)
-                 : tutti_store_get(shared->store, key, 0, bytes, size, &got);
+    struct told {
+        bool gives;
+        ncclUniqueId id;
+    } own = {.gives = gives}, all[CUDA_RANKS];
+    struct tutti_exchanger ranks;
+    int giver = 0;
+    if (gives)
+        own.id = *id;
+    enum tutti_status status = shared_open(comm, every_rank(comm), &ranks);
+    if (status == TUTTI_OK)
+        status = tutti_exchanger_all_gather(&ranks, &own, sizeof own, all, 0);
+    tutti_store_close(ranks.store);
+    if (status != TUTTI_OK)
+        return fail_status(status, symbol_names[symbol]);
+    while (giver < comm->ranks && !all[giver].gives)
+        giver++;
+    if (giver == comm->ranks)
+        return fail(ncclInvalidArgument, "%s: no rank has an id", symbol_names[symbol]);
+    *id = all[giver].id;
+    return ncclSuccess;
 }
 
 /* ---- Tutti's communicators ------------------------------------------------------------------- */
@@ -279,17 +276,6 @@ static struct tutti_comm_options options_make(void)
                                        .name = "nccl",
                                        .device = TUTTI_DEVICE_CUDA,
                                        .transient_streams = true};
-}
-
-/* The ranks of a store make a communicator. */
-static ncclResult_t make_at_store(struct create *create, struct shared_store *shared, int rank,
-                                  int ranks)
-{
-    const struct tutti_comm_options options = options_make();
-    create->comm->rank = rank;
-    create->comm->ranks = ranks;
-    return fail_status(tutti_comm_create(shared->store, rank, ranks, &options, &create->comm->comm),
-                       symbol_names[create->symbol]);
 }
 
 /* ---- NVIDIA's communicators ------------------------------------------------------------------ */
@@ -308,22 +294,16 @@ static ncclResult_t real_init(ncclComm_t comm, const ncclUniqueId *id, enum symb
 
 ncclResult_t create_real(ncclComm_t comm, enum symbol symbol)
 {
-    struct shared_store shared;
     ncclUniqueId id;
     if (comm->real)
         return ncclSuccess;
-    ncclResult_t result =
-        real_library() ? shared_open(comm, every_rank(comm), symbol, &shared) : real_absent(symbol);
-    if (result != ncclSuccess)
-        return result;
-    if (comm->rank == 0)
-        result = fail_real(REAL(ncclGetUniqueId)(&id), symbol_names[symbol]);
-    if (result == ncclSuccess)
-        result = fail_status(shared_bytes(&shared, "id", comm->rank == 0, &id, sizeof id),
-                             symbol_names[symbol]);
+    if (!real_library())
+        return real_absent(symbol);
+    const bool gives = comm->rank == 0 &&
+                       fail_real(REAL(ncclGetUniqueId)(&id), symbol_names[symbol]) == ncclSuccess;
+    ncclResult_t result = id_tell(comm, gives, &id, symbol);
     if (result == ncclSuccess)
         result = real_init(comm, &id, symbol);
-    shared_close(&shared, result != ncclSuccess);
     return result == ncclSuccess ? windows_register(comm) : result;
 }
 
@@ -340,20 +320,20 @@ static ncclResult_t make_of_id(struct create *create)
     ncclComm_t comm = create->comm;
     const char *name = symbol_names[create->symbol];
     const struct tutti_comm_options options = options_make();
-    struct meeting meeting = {.comm = comm};
+    bool real = comm->ranks > CUDA_RANKS;
     struct tutti_unique_id id;
-    ncclResult_t result = ncclSuccess;
+    ncclUniqueId real_id;
     memcpy(&id, &create->id, sizeof id);
-    comm->lineage = name_of('i', &id, sizeof id);
-    if (comm->ranks > 1)
-        result = meeting_open(&meeting, comm, &create->id, comm->ranks > CUDA_RANKS, name);
-    if (result == ncclSuccess)
-        result = meeting.real ? real_init(comm, &meeting.real_id, create->symbol)
-                              : fail_status(tutti_comm_create_from_id(&id, comm->rank, comm->ranks,
-                                                                      &options, &comm->comm),
-                                            name);
-    meeting_close(&meeting, result == ncclSuccess);
-    return result;
+    comm->lineage = name_of(&id, sizeof id);
+    if (comm->ranks > 1) {
+        const ncclResult_t result = server_agree(comm, &create->id, name, &real, &real_id);
+        if (result != ncclSuccess)
+            return result;
+    }
+    return real ? real_init(comm, &real_id, create->symbol)
+                : fail_status(tutti_comm_create_from_id(&id, comm->rank, comm->ranks, &options,
+                                                        &comm->comm),
+                              name);
 }
 
 static ncclResult_t make_rank(struct create *create)
@@ -385,11 +365,11 @@ static ncclResult_t init_rank(ncclComm_t *destination, int ranks, const ncclUniq
     create.comm->rank = rank;
     create.comm->ranks = ranks;
     create.waits = create.comm->blocking;
-    if (create.waits)
-        return create_start(&create);
-    state_set(create.comm, ncclInProgress);
-    *destination = create.comm;
-    create.destination = NULL;
+    *destination = create.waits ? NULL : create.comm;
+    if (!create.waits) {
+        state_set(create.comm, ncclInProgress);
+        create.destination = NULL;
+    }
     return create_start(&create);
 }
 
@@ -441,87 +421,79 @@ NCCL_DEFINE(ncclResult_t, ncclCommInitAll, ncclComm_t *comms, int devices, const
 
 /* ---- communicators of communicators ---------------------------------------------------------- */
 
-/* Checks the parent and makes the handle. The caller leaves the parent. */
-static ncclResult_t derive(struct create *create, ncclConfig_t *config)
+/* Enters the parent, which may have been revoked or have failed, and makes the handle. */
+static ncclResult_t derive_begin(struct create *create, const ncclConfig_t *config)
 {
+    ncclComm_t parent = create->parent;
     const char *name = symbol_names[create->symbol];
-    if (!create->destination)
-        return fail(ncclInvalidArgument, "%s: the new communicator is NULL", name);
-    *create->destination = NULL;
-    const ncclResult_t result =
-        comm_allocate(config, create->parent, -1, create->symbol, &create->comm);
-    if (result == ncclSuccess)
-        create->waits = create->comm->blocking;
-    return result;
+    ncclResult_t result = comm_enter(parent, create->symbol, false);
+    if (result != ncclSuccess)
+        return group_refuse(result);
+    if (comm_state(parent) == ncclInProgress)
+        result = fail(ncclInvalidUsage, "%s: the communicator is not ready yet", name);
+    else if (!create->destination)
+        result = fail(ncclInvalidArgument, "%s: the new communicator is NULL", name);
+    else
+        result = comm_allocate(config, parent, -1, create->symbol, &create->comm);
+    if (result != ncclSuccess)
+        return group_refuse(comm_leave(parent, result));
+    create->waits = create->comm->blocking;
+    return ncclSuccess;
 }
 
-/* The parent may have been revoked, or have failed. */
-static ncclResult_t derive_enter(ncclComm_t parent, enum symbol symbol)
-{
-    if (parent && comm_state(parent) == ncclInProgress)
-        return fail(ncclInvalidUsage, "%s: the communicator is not ready yet",
-                    symbol_names[symbol]);
-    return comm_enter(parent, symbol, false);
-}
-
-static ncclResult_t derive_leave(struct create *create, ncclResult_t result)
+/* Leaves the parent, and starts the creation unless its arguments were refused. */
+static ncclResult_t derive_end(struct create *create, ncclResult_t result)
 {
     comm_leave(create->parent, result);
-    return result == ncclSuccess ? create_start(create) : group_refuse(result);
+    if (result != ncclSuccess) {
+        comm_free(create->comm, create->symbol);
+        return group_refuse(result);
+    }
+    *create->destination = NULL;
+    return create_start(create);
 }
 
-/* The ranks tell each other color and key at a store. */
-static ncclResult_t split_at_store(struct create *create)
+/* The parent's members that pass one color make a communicator, in the order of their keys. */
+static ncclResult_t make_at_store(struct create *create)
 {
-    const struct ncclComm *parent = create->parent;
-    const char *name = symbol_names[create->symbol];
-    struct {
+    ncclComm_t parent = create->parent, comm = create->comm;
+    struct place {
         int color, key;
-    } own = {create->color, create->key}, other;
-    struct shared_store shared;
-    char key[32];
-    int rank = 0, ranks = 0;
-    ncclResult_t result = shared_open(create->parent, every_rank(parent), create->symbol, &shared);
-    for (int r = -1; r < parent->ranks && result == ncclSuccess; r++) {
-        const int of = r < 0 ? parent->rank : r;
-        snprintf(key, sizeof key, "split/%d", of);
-        other = own;
-        result = fail_status(shared_bytes(&shared, key, r < 0, &other, sizeof other), name);
-        if (r < 0 || result != ncclSuccess || other.color != own.color)
-            continue;
-        ranks++;
-        rank += other.key < own.key || (other.key == own.key && r < parent->rank);
+    } own = {create->color, create->key}, all[CUDA_RANKS];
+    struct tutti_comm_options options = options_make();
+    struct tutti_exchanger members;
+    char name[32];
+    enum tutti_status status = shared_open(parent, create->members, &members);
+    if (status == TUTTI_OK)
+        status = tutti_exchanger_all_gather(&members, &own, sizeof own, all, 0);
+    if (status == TUTTI_OK && own.color >= 0) {
+        for (int m = 0; m < members.size; m++) {
+            const bool before = all[m].key < own.key || (all[m].key == own.key && m < members.rank);
+            comm->ranks += all[m].color == own.color;
+            comm->rank += all[m].color == own.color && before;
+        }
+        snprintf(name, sizeof name, "nccl-color-%d", own.color);
+        options.name = name;
+        status = tutti_comm_create(members.store, comm->rank, comm->ranks, &options, &comm->comm);
     }
-    if (result == ncclSuccess && own.color >= 0) {
-        tutti_store_t *view = NULL, *whole = shared.store;
-        snprintf(key, sizeof key, "color-%d", own.color);
-        result = fail_status(tutti_store_prefix(whole, key, &view), name);
-        shared.store = view;
-        if (result == ncclSuccess)
-            result = make_at_store(create, &shared, rank, ranks);
-        tutti_store_close(view);
-        shared.store = whole;
-    }
-    shared_close(&shared, result != ncclSuccess);
-    return result;
+    tutti_store_close(members.store);
+    return fail_status(status, symbol_names[create->symbol]);
 }
 
 static ncclResult_t make_split(struct create *create)
 {
     ncclComm_t parent = create->parent, comm = create->comm;
     const char *name = symbol_names[create->symbol];
-    const int color = create->color < 0 ? TUTTI_NO_COLOR : create->color;
-    const uint64_t lineage[] = {parent->lineage, (uint64_t)create->color + 1,
-                                ++parent->meetings[0]};
-    comm->lineage = name_of('s', lineage, sizeof lineage);
     if (!parent->comm)
         return real_wait(
             parent->real,
             REAL(ncclCommSplit)(parent->real, create->color, create->key, &comm->real, NULL), name);
+    create->members = every_rank(parent);
+    comm->lineage = name_next(parent, create->members, create->color);
     if (parent->revoked)
-        return split_at_store(create);
-    const ncclResult_t result =
-        fail_status(tutti_comm_split(parent->comm, color, create->key, NULL, &comm->comm), name);
+        return make_at_store(create);
+    const ncclResult_t result = fail_status(
+        tutti_comm_split(parent->comm, create->color, create->key, NULL, &comm->comm), name);
     if (result == ncclSuccess && comm->comm) {
         comm->rank = tutti_comm_rank(comm->comm);
         comm->ranks = tutti_comm_world_size(comm->comm);
@@ -532,36 +504,49 @@ static ncclResult_t make_split(struct create *create)
 NCCL_DEFINE(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t *made,
             ncclConfig_t *config)
 {
+    static_assert((int)NCCL_SPLIT_NOCOLOR == TUTTI_NO_COLOR, "one number");
     struct create create = {.make = make_split,
                             .symbol = SYMBOL_ncclCommSplit,
                             .parent = comm,
                             .destination = made,
                             .color = color,
                             .key = key};
-    ncclResult_t result = derive_enter(comm, create.symbol);
+    ncclResult_t result = derive_begin(&create, config);
     if (result != ncclSuccess)
-        return group_refuse(result);
+        return result;
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
         result = fail(ncclInvalidArgument,
                       "ncclCommSplit: color %d: expected 0 or more, or NCCL_SPLIT_NOCOLOR", color);
-    if (result == ncclSuccess)
-        result = derive(&create, config);
-    return derive_leave(&create, result);
+    return derive_end(&create, result);
 }
 
 static ncclResult_t make_shrunk(struct create *create)
 {
-    ncclComm_t parent = create->parent;
-    const uint64_t below = (UINT64_C(1) << parent->rank) - 1;
-    struct shared_store shared;
-    ncclResult_t result = shared_open(parent, create->members, create->symbol, &shared);
-    if (result != ncclSuccess)
-        return result;
-    create->comm->lineage = name_of('r', &shared.name, sizeof shared.name);
-    result =
-        make_at_store(create, &shared, __builtin_popcountll(create->members & below), shared.ranks);
-    shared_close(&shared, result != ncclSuccess);
-    return result;
+    create->comm->lineage = name_next(create->parent, create->members, create->color);
+    return make_at_store(create);
+}
+
+/* The bits of the ranks that are not left out. */
+static ncclResult_t members_read(const struct ncclComm *comm, const int *excluded, int count,
+                                 unsigned *members)
+{
+    if (!comm->comm)
+        return fail(ncclInvalidUsage,
+                    "ncclCommShrink: Tutti shrinks its own communicators, of at most %d ranks of "
+                    "one host",
+                    CUDA_RANKS);
+    if (count < 1 || !excluded)
+        return fail(ncclInvalidArgument, "ncclCommShrink: no rank is left out: expected 1 or more");
+    *members = every_rank(comm);
+    for (int i = 0; i < count; i++) {
+        if (excluded[i] < 0 || excluded[i] >= comm->ranks || excluded[i] == comm->rank)
+            return fail(ncclInvalidArgument,
+                        "ncclCommShrink: rank %d is to be left out: expected a rank below %d, "
+                        "other than the caller's %d",
+                        excluded[i], comm->ranks, comm->rank);
+        *members &= ~(1u << excluded[i]);
+    }
+    return ncclSuccess;
 }
 
 NCCL_DEFINE(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excluded, int count,
@@ -569,34 +554,15 @@ NCCL_DEFINE(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excluded, int co
 {
     struct create create = {
         .make = make_shrunk, .symbol = SYMBOL_ncclCommShrink, .parent = comm, .destination = made};
-    ncclResult_t result = derive_enter(comm, create.symbol);
+    ncclResult_t result = derive_begin(&create, config);
     if (result != ncclSuccess)
-        return group_refuse(result);
-    create.members = every_rank(comm);
-    if (count < 1 || !excluded)
-        result =
-            fail(ncclInvalidArgument, "ncclCommShrink: no rank is left out: expected 1 or more");
-    for (int i = 0; i < count && result == ncclSuccess; i++) {
-        if (excluded[i] < 0 || excluded[i] >= comm->ranks || excluded[i] == comm->rank)
-            result = fail(ncclInvalidArgument,
-                          "ncclCommShrink: rank %d is to be left out: expected a rank below %d, "
-                          "other than the caller's %d",
-                          excluded[i], comm->ranks, comm->rank);
-        else
-            create.members &= ~(UINT64_C(1) << excluded[i]);
-    }
-    if (result == ncclSuccess && !comm->comm)
-        result = fail(ncclInvalidUsage,
-                      "ncclCommShrink: Tutti shrinks its own communicators, of at "
-                      "most %d ranks of one host",
-                      CUDA_RANKS);
-    if (result == ncclSuccess)
-        result = derive(&create, config);
+        return result;
+    result = members_read(comm, excluded, count, &create.members);
     if (result == ncclSuccess && (flags & NCCL_SHRINK_ABORT)) {
         comm->revoked = true;
         tutti_comm_abort(comm->comm);
     }
-    return derive_leave(&create, result);
+    return derive_end(&create, result);
 }
 
 /* ---- communicators that grow ----------------------------------------------------------------- */
@@ -611,27 +577,16 @@ NCCL_DEFINE(ncclResult_t, ncclCommGetUniqueId, ncclComm_t comm, ncclUniqueId *id
     else if (comm->has_grow)
         result = fail(ncclInvalidUsage, "ncclCommGetUniqueId: the last id has not been used yet: "
                                         "call ncclCommGrow() with it first");
-    if (result == ncclSuccess)
-        result = ncclGetUniqueId(&comm->grow);
-    if (result == ncclSuccess) {
-        comm->has_grow = true;
-        *id = comm->grow;
-    }
+    else
+        result = ncclGetUniqueId(id);
+    comm->has_grow |= result == ncclSuccess;
     return comm_leave(comm, result);
 }
 
 /* One of the parent's ranks has the id, and tells the others. */
 static ncclResult_t make_grown(struct create *create)
 {
-    struct shared_store shared;
-    ncclResult_t result =
-        shared_open(create->parent, every_rank(create->parent), create->symbol, &shared);
-    if (result != ncclSuccess)
-        return result;
-    result =
-        fail_status(shared_bytes(&shared, "id", create->has_id, &create->id, sizeof create->id),
-                    symbol_names[create->symbol]);
-    shared_close(&shared, result != ncclSuccess);
+    ncclResult_t result = id_tell(create->parent, create->has_id, &create->id, create->symbol);
     if (result == ncclSuccess)
         result = make_of_id(create);
     if (result == ncclSuccess)
@@ -646,9 +601,9 @@ NCCL_DEFINE(ncclResult_t, ncclCommGrow, ncclComm_t comm, int ranks, const ncclUn
         .make = make_grown, .symbol = SYMBOL_ncclCommGrow, .parent = comm, .destination = made};
     if (!comm)
         return init_rank(made, ranks, id, rank, config, -1, create.symbol);
-    ncclResult_t result = derive_enter(comm, create.symbol);
+    ncclResult_t result = derive_begin(&create, config);
     if (result != ncclSuccess)
-        return group_refuse(result);
+        return result;
     if (!comm->comm || ranks <= comm->ranks || ranks > CUDA_RANKS)
         result = fail(ncclInvalidArgument,
                       "ncclCommGrow: %d ranks of %d: expected more ranks, and %d at most", ranks,
@@ -656,14 +611,10 @@ NCCL_DEFINE(ncclResult_t, ncclCommGrow, ncclComm_t comm, int ranks, const ncclUn
     else if (rank != -1)
         result = fail(ncclInvalidArgument,
                       "ncclCommGrow: rank %d: expected -1 of a rank that has a communicator", rank);
-    if (result == ncclSuccess)
-        result = derive(&create, config);
-    if (result == ncclSuccess) {
-        create.comm->rank = comm->rank;
-        create.comm->ranks = ranks;
-        create.has_id = id != NULL;
-        if (id)
-            create.id = *id;
-    }
-    return derive_leave(&create, result);
+    create.comm->rank = comm->rank;
+    create.comm->ranks = ranks;
+    create.has_id = id != NULL;
+    if (id)
+        create.id = *id;
+    return derive_end(&create, result);
 }

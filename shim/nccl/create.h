@@ -15,34 +15,24 @@ struct create {
     enum symbol symbol;
     ncclComm_t comm;         /* what is made; of a finalize: what is finalized */
     ncclComm_t parent;       /* NULL: none */
-    ncclComm_t *destination; /* written at the end; NULL: the caller has the handle already */
+    ncclComm_t *destination; /* NULL until a success; no address: the caller has the handle */
     ncclUniqueId id;
     bool has_id;
     int color, key;
-    uint64_t members; /* a bit for each rank of the parent */
+    unsigned members; /* a bit for each rank of the parent that takes part */
     bool waits; /* the caller waits for the end; else a thread of its own ends and frees this */
     pthread_t thread; /* if started */
     bool started;
-    ncclResult_t result;
-    char error[SHIM_ERROR_BYTES];
+    struct outcome outcome;
 };
 
 /* ---- hosts.c --------------------------------------------------------------------------------- */
 
-/* The ranks of an id, at its store. */
-struct meeting {
-    struct ncclComm *comm;
-    tutti_store_t *store;
-    bool several, real; /* hosts; NVIDIA's library serves the ranks */
-    ncclUniqueId real_id;
-};
-
-/* Finds who serves the ranks: if `real`, or if they are on several hosts, NVIDIA's library. All
- * ranks decide alike. */
-ncclResult_t meeting_open(struct meeting *meeting, ncclComm_t comm, const ncclUniqueId *id,
-                          bool real, const char *name);
-/* `met`: the communicator has been made. */
-void meeting_close(struct meeting *meeting, bool met);
+/* Finds who serves the ranks of an id: NVIDIA's library if `*real` is set, or if they are on
+ * several hosts, which sets it. *real_id is then the id for that library. All ranks decide alike.
+ */
+ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, const char *name,
+                          bool *real, ncclUniqueId *real_id);
 
 /* ---- create.c -------------------------------------------------------------------------------- */
 

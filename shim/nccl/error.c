@@ -15,7 +15,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char last[SHIM_ERROR_BYTES];
 static _Thread_local char own[SHIM_ERROR_BYTES];
 
-static void last_set(const char *text)
+void error_tell(const char *text)
 {
     snprintf(own, sizeof own, "%s", text);
     pthread_mutex_lock(&lock);
@@ -23,9 +23,17 @@ static void last_set(const char *text)
     pthread_mutex_unlock(&lock);
 }
 
-void error_copy(char *text, size_t size)
+void outcome_keep(struct outcome *outcome, ncclResult_t result)
 {
-    snprintf(text, size, "%s", own);
+    outcome->result = result;
+    snprintf(outcome->error, sizeof outcome->error, "%s", own);
+}
+
+ncclResult_t outcome_tell(const struct outcome *outcome)
+{
+    if (outcome->result != ncclSuccess)
+        error_tell(outcome->error);
+    return outcome->result;
 }
 
 ncclResult_t fail(ncclResult_t result, const char *format, ...)
@@ -36,18 +44,12 @@ ncclResult_t fail(ncclResult_t result, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    last_set(text);
+    error_tell(text);
     log_write(TUTTI_LOG_WARN, -1, "NCCL: %s", text);
     return result;
 }
 
-ncclResult_t fail_again(ncclResult_t result, const char *text)
-{
-    last_set(text);
-    return result;
-}
-
-static ncclResult_t number_of(enum tutti_status status)
+ncclResult_t result_of(enum tutti_status status)
 {
     switch (status) {
     case TUTTI_OK:
@@ -72,15 +74,10 @@ static ncclResult_t number_of(enum tutti_status status)
     return ncclInternalError;
 }
 
-ncclResult_t result_of(enum tutti_status status, const char *text)
-{
-    return status == TUTTI_OK ? ncclSuccess : fail_again(number_of(status), text);
-}
-
 ncclResult_t fail_status(enum tutti_status status, const char *call)
 {
     return status == TUTTI_OK ? ncclSuccess
-                              : fail(number_of(status), "%s: %s", call, tutti_last_error());
+                              : fail(result_of(status), "%s: %s", call, tutti_last_error());
 }
 
 ncclResult_t fail_real(ncclResult_t result, const char *call)

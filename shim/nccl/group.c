@@ -10,56 +10,18 @@
 
 struct group {
     int depth;
-    ncclResult_t refused; /* of the first call or creation that failed */
-    char error[SHIM_ERROR_BYTES];
+    struct outcome refused; /* the first call or creation that failed */
     struct call *calls;
     int count, most;
-    struct create *creates, **creates_end;
+    struct create *creates, *last_create;
 };
 
-static _Thread_local struct group *own;
+static _Thread_local struct group own;
 static pthread_key_t key;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void group_clear(struct group *group)
-{
-    group->count = 0;
-    group->creates = NULL;
-    group->creates_end = &group->creates;
-    group->refused = ncclSuccess;
-}
-
-/* Called at the end of the thread. */
-static void group_free(void *opaque)
-{
-    struct group *group = opaque;
-    creates_drop(group->creates);
-    free(group->calls);
-    free(group);
-}
-
-static void key_make(void)
-{
-    if (pthread_key_create(&key, group_free) != 0)
-        abort();
-}
-
-static struct group *group_of_thread(void)
-{
-    if (own)
-        return own;
-    pthread_once(&once, key_make);
-    own = calloc(1, sizeof *own);
-    if (!own)
-        return NULL;
-    group_clear(own);
-    pthread_setspecific(key, own);
-    return own;
-}
 
 static bool is_open(void)
 {
-    return own && own->depth;
+    return own.depth;
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -80,24 +42,24 @@ static ncclResult_t stream_follow(ncclComm_t comm, tutti_stream_t after, tutti_s
     return fail_status(status, "ncclGroupEnd");
 }
 
+static bool is_message(const struct call *call)
+{
+    return call->comm->comm && (call->kind == SYMBOL_ncclSend || call->kind == SYMBOL_ncclRecv);
+}
+
 /* NCCL takes messages of a group on several streams, Tutti on one: those of a communicator move to
  * the stream of its first message, which waits for the others, or is waited for by them. */
-static ncclResult_t messages_join(struct call *calls, int count, bool before)
+static ncclResult_t messages_join(const struct call *calls, int count, bool before)
 {
-    static uint64_t groups;
-    const uint64_t group = before ? order_fetch_add_relaxed_u64(&groups, 1) + 1 : 0;
     ncclResult_t result = ncclSuccess;
+    for (int i = count - 1; i >= 0; i--)
+        if (is_message(&calls[i]))
+            calls[i].comm->stream = calls[i].stream;
     for (int i = 0; i < count && result == ncclSuccess; i++) {
-        ncclComm_t comm = calls[i].comm;
-        if (!call_is_message(&calls[i]) || !comm->comm)
-            continue;
-        if (before && comm->group != group) {
-            comm->group = group;
-            comm->stream = calls[i].stream;
-        }
-        if (calls[i].stream != comm->stream)
-            result = before ? stream_follow(comm, comm->stream, calls[i].stream)
-                            : stream_follow(comm, calls[i].stream, comm->stream);
+        const tutti_stream_t own_stream = calls[i].stream, stream = calls[i].comm->stream;
+        if (is_message(&calls[i]) && own_stream != stream)
+            result = before ? stream_follow(calls[i].comm, stream, own_stream)
+                            : stream_follow(calls[i].comm, own_stream, stream);
     }
     return result;
 }
@@ -136,8 +98,8 @@ static ncclResult_t calls_run(struct call *calls, int count)
     /* A call that is refused makes the whole group fail; its error is the one to tell. */
     for (int i = 0; i < count && result == ncclSuccess; i++)
         if (calls[i].comm->comm)
-            result = call_submit(&calls[i], call_is_message(&calls[i]) ? calls[i].comm->stream
-                                                                       : calls[i].stream);
+            result = call_submit(&calls[i],
+                                 is_message(&calls[i]) ? calls[i].comm->stream : calls[i].stream);
     const enum tutti_status status = tutti_group_end();
     if (result == ncclSuccess)
         result = fail_status(status, "ncclGroupEnd");
@@ -167,80 +129,98 @@ static ncclResult_t calls_end(struct call *calls, int count, ncclResult_t result
 
 ncclResult_t group_call(struct call *call)
 {
-    struct group *group = own;
     if (!is_open())
         return calls_end(call, 1, calls_run(call, 1));
-    if (group->count == group->most) {
-        const int most = group->most ? 2 * group->most : 16;
-        struct call *calls = realloc(group->calls, (size_t)most * sizeof *calls);
+    if (own.count == own.most) {
+        const int most = own.most ? 2 * own.most : 16;
+        struct call *calls = realloc(own.calls, (size_t)most * sizeof *calls);
         if (!calls)
             return group_refuse(comm_leave(
                 call->comm, fail(ncclSystemError, "%s: no memory", symbol_names[call->symbol])));
-        group->calls = calls;
-        group->most = most;
+        own.calls = calls;
+        own.most = most;
     }
-    group->calls[group->count++] = *call;
+    own.calls[own.count++] = *call;
     return ncclSuccess;
 }
 
 ncclResult_t group_create(struct create *create)
 {
-    struct group *group = own;
     if (!is_open())
         return creates_run(create);
-    *group->creates_end = create;
-    group->creates_end = &create->next;
+    if (own.creates)
+        own.last_create->next = create;
+    else
+        own.creates = create;
+    own.last_create = create;
     return ncclSuccess;
 }
 
 ncclResult_t group_refuse(ncclResult_t result)
 {
-    struct group *group = own;
-    if (result != ncclSuccess && is_open() && group->refused == ncclSuccess) {
-        group->refused = result;
-        error_copy(group->error, sizeof group->error);
-    }
+    if (is_open() && own.refused.result == ncclSuccess)
+        outcome_keep(&own.refused, result);
     return result;
 }
 
 bool group_uses(ncclComm_t comm)
 {
-    for (int i = 0; is_open() && i < own->count; i++)
-        if (own->calls[i].comm == comm)
+    for (int i = 0; is_open() && i < own.count; i++)
+        if (own.calls[i].comm == comm)
             return true;
     return false;
 }
 
-NCCL_DEFINE(ncclResult_t, ncclGroupStart, void)
+/* Runs what the group holds; drops it if something was refused, or `drops`. */
+static ncclResult_t group_end(bool drops)
 {
-    struct group *group = group_of_thread();
-    if (!group)
-        return fail(ncclSystemError, "ncclGroupStart: no memory");
-    group->depth++;
-    return ncclSuccess;
-}
-
-/* Takes what the group holds; drops it if something was refused, or `drops`. */
-static ncclResult_t group_end(struct group *group, bool drops)
-{
-    struct create *creates = group->creates;
-    ncclResult_t result = group->refused;
-    const int count = group->count;
-    group_clear(group);
-    if (result != ncclSuccess)
-        fail_again(result, group->error);
-    if (result != ncclSuccess || drops)
+    struct create *creates = own.creates;
+    const int count = own.count;
+    ncclResult_t result = own.refused.result;
+    if (result != ncclSuccess || drops) {
         creates_drop(creates);
-    else
+        outcome_tell(&own.refused);
+    }
+    own.creates = NULL;
+    own.count = 0;
+    own.refused.result = ncclSuccess;
+    if (result == ncclSuccess && !drops)
         result = creates_run(creates);
-    const bool runs = !drops && (result == ncclSuccess || result == ncclInProgress);
-    if (count && runs) {
-        const ncclResult_t called = calls_end(group->calls, count, calls_run(group->calls, count));
+    if (count && !drops && (result == ncclSuccess || result == ncclInProgress)) {
+        const ncclResult_t called = calls_end(own.calls, count, calls_run(own.calls, count));
         return called == ncclSuccess ? result : called;
     }
     for (int i = 0; i < count; i++)
-        comm_leave(group->calls[i].comm, result);
+        comm_leave(own.calls[i].comm, result);
     return result;
+}
+
+/* Called at the end of a thread that has had a group, which may still be open. */
+static void group_free(void *unused)
+{
+    (void)unused;
+    own.depth = 0;
+    group_end(true);
+    free(own.calls);
+    own.calls = NULL;
+    own.most = 0;
+}
+
+static void key_make(void)
+{
+    if (pthread_key_create(&key, group_free) != 0)
+        abort();
+}
+
+NCCL_DEFINE(ncclResult_t, ncclGroupStart, void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, key_make);
+    if (own.depth++ == 0 && pthread_setspecific(key, &own) != 0) {
+        own.depth = 0;
+        return fail(ncclSystemError, "ncclGroupStart: no memory");
+    }
+    return ncclSuccess;
 }
 
 static ncclResult_t group_leave(enum symbol symbol, bool drops)
@@ -250,10 +230,10 @@ static ncclResult_t group_leave(enum symbol symbol, bool drops)
                     "%s: this thread has no open group: call ncclGroupStart() "
                     "first",
                     symbol_names[symbol]);
-    if (--own->depth)
+    if (--own.depth)
         return ncclSuccess;
     const int64_t begin = report_begin();
-    const ncclResult_t result = group_end(own, drops);
+    const ncclResult_t result = group_end(drops);
     report_end(symbol, false, 0, begin);
     return result;
 }

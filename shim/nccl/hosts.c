@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The ranks of an id, on one host or several. The id names a store of the process that made it; its
- * ranks of other hosts reach the store at an address of that host. Each rank tells rank 0 its host,
- * and rank 0 answers all of them. If the hosts differ, each rank tells whether it has NVIDIA's
- * library, and rank 0 answers with that library's id. So all ranks decide alike. A rank that cannot
- * reach the store fails at once, and the others when their time is over.
+ * ranks of other hosts reach the store at an address of that host. Each rank tells the others its
+ * host. If the hosts differ, each rank tells whether it has NVIDIA's library, and rank 0 tells that
+ * library's id. So all ranks decide alike. A rank that cannot reach the store fails at once, and
+ * the others when their time is over.
  */
 #include "create.h"
 
+#include "base/deadline.h"
 #include "comm/unique_id.h"
 #include "ipc/process.h"
 #include "real.h"
+#include "store/store.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,98 +68,66 @@ NCCL_DEFINE(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id)
     return result;
 }
 
-/* ---- the meeting ----------------------------------------------------------------------------- */
+/* ---- who serves the ranks -------------------------------------------------------------------- */
 
-/* Each rank says a number to rank 0, which tells all of them whether these are equal. */
-static enum tutti_status compare(const struct meeting *meeting, const char *round, uint64_t own,
-                                 bool *equal)
+/* What a rank tells the others. */
+struct told {
+    uint64_t host;
+    uint64_t has_library; /* NVIDIA's */
+    ncclUniqueId real_id; /* of rank 0's library */
+};
+
+/* The ranks tell each other their hosts, and, if NVIDIA's library is to serve them, whether they
+ * have it. */
+static enum tutti_status ranks_tell(struct tutti_exchanger *ranks, bool *real, struct told *all)
 {
-    const struct ncclComm *comm = meeting->comm;
-    uint8_t same = 1;
-    uint64_t other;
-    size_t size;
-    char key[32];
-    snprintf(key, sizeof key, "%s/%d", round, comm->rank);
-    enum tutti_status status = tutti_store_set(meeting->store, key, &own, sizeof own);
-    for (int r = 1; comm->rank == 0 && r < comm->ranks && status == TUTTI_OK; r++) {
-        snprintf(key, sizeof key, "%s/%d", round, r);
-        status = tutti_store_get(meeting->store, key, 0, &other, sizeof other, &size);
-        same &= status == TUTTI_OK && other == own;
+    struct process self;
+    process_identify(&self);
+    struct told own = {.host = self.host};
+    enum tutti_status status = tutti_exchanger_all_gather(ranks, &own, sizeof own, all, 0);
+    for (int r = 0; r < ranks->size && status == TUTTI_OK; r++)
+        *real |= all[r].host != own.host;
+    if (status == TUTTI_OK && *real) {
+        own.has_library = real_library();
+        if (own.has_library && ranks->rank == 0)
+            own.has_library =
+                fail_real(REAL(ncclGetUniqueId)(&own.real_id), "ncclGetUniqueId") == ncclSuccess;
+        status = tutti_exchanger_all_gather(ranks, &own, sizeof own, all, 0);
     }
     if (status == TUTTI_OK)
-        status = comm->rank == 0
-                     ? tutti_store_set(meeting->store, round, &same, sizeof same)
-                     : tutti_store_get(meeting->store, round, 0, &same, sizeof same, &size);
-    *equal = same;
+        exchanger_end(ranks, DEADLINE_NEVER);
     return status;
 }
 
-/* NVIDIA's library on all ranks, and its id, which rank 0 makes. */
-static ncclResult_t agree_real(struct meeting *meeting, const char *name)
+ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, const char *name,
+                          bool *real, ncclUniqueId *real_id)
 {
-    ncclUniqueId *id = &meeting->real_id;
-    const bool first = meeting->comm->rank == 0;
-    bool has = real_library(), all_same;
-    size_t size;
-    if (has && first)
-        has = fail_real(REAL(ncclGetUniqueId)(id), name) == ncclSuccess;
-    enum tutti_status status = compare(meeting, "library", has, &all_same);
-    if (status == TUTTI_OK && !(has && all_same))
-        return fail(ncclInvalidUsage,
-                    "%s: %s needs NVIDIA's library, and not every rank has it: name it in "
-                    "TUTTI_NCCL_LIBRARY",
-                    name,
-                    meeting->several ? "a communicator of several hosts"
-                                     : "a communicator of so many ranks");
-    if (status == TUTTI_OK)
-        status = first ? tutti_store_set(meeting->store, "id", id, sizeof *id)
-                       : tutti_store_get(meeting->store, "id", 0, id, sizeof *id, &size);
-    return fail_status(status, name);
-}
-
-ncclResult_t meeting_open(struct meeting *meeting, ncclComm_t comm, const ncclUniqueId *id,
-                          bool real, const char *name)
-{
+    struct tutti_exchanger ranks = {
+        .struct_size = sizeof ranks, .prefix = "server", .rank = comm->rank, .size = comm->ranks};
+    struct told *all = malloc((size_t)comm->ranks * sizeof *all);
     struct tutti_unique_id own;
-    struct process self;
-    bool same = true;
+    ncclResult_t result = ncclSuccess;
+    if (!all)
+        return fail(ncclSystemError, "%s: no memory", name);
     memcpy(&own, id, sizeof own);
-    process_identify(&self);
-    *meeting = (struct meeting){.comm = comm, .real = real};
-    enum tutti_status status = unique_id_store(&own, &meeting->store);
+    enum tutti_status status = unique_id_store(&own, &ranks.store);
     if (status == TUTTI_OK)
-        status = compare(meeting, "host", self.host, &same);
-    meeting->several = !same;
+        status = ranks_tell(&ranks, real, all);
     if (status != TUTTI_OK)
-        return fail(result_of(status, ""),
-                    "%s: %s. If the ranks run on several hosts: NCCL_SOCKET_IFNAME names the "
-                    "interface by which they reach each other; or set TUTTI_DISABLE=1 on all "
-                    "ranks, and NVIDIA's library serves them",
-                    name, tutti_last_error());
-    meeting->real |= meeting->several;
-    return meeting->real ? agree_real(meeting, name) : ncclSuccess;
-}
-
-/* The last rank to have its communicator deletes the keys: all ranks have read them. */
-void meeting_close(struct meeting *meeting, bool met)
-{
-    static const char *const rounds[] = {"host", "library"};
-    const struct ncclComm *comm = meeting->comm;
-    int64_t count = 0;
-    char key[32];
-    if (met && meeting->store)
-        (void)tutti_store_add(meeting->store, "met", 1, &count);
-    for (int i = 0; count == comm->ranks && i < (meeting->real ? 2 : 1); i++) {
-        for (int r = 0; r < comm->ranks; r++) {
-            snprintf(key, sizeof key, "%s/%d", rounds[i], r);
-            (void)tutti_store_delete(meeting->store, key, NULL);
-        }
-        (void)tutti_store_delete(meeting->store, rounds[i], NULL);
-    }
-    if (count == comm->ranks) {
-        if (meeting->real)
-            (void)tutti_store_delete(meeting->store, "id", NULL);
-        (void)tutti_store_delete(meeting->store, "met", NULL);
-    }
-    tutti_store_close(meeting->store);
+        result = fail(result_of(status),
+                      "%s: %s. If the ranks run on several hosts: NCCL_SOCKET_IFNAME names the "
+                      "interface by which they reach each other; or set TUTTI_DISABLE=1 on all "
+                      "ranks, and NVIDIA's library serves them",
+                      name, tutti_last_error());
+    for (int r = 0; r < comm->ranks && *real && result == ncclSuccess; r++)
+        if (!all[r].has_library)
+            result = fail(ncclInvalidUsage,
+                          "%s: a communicator of several hosts, or of %d ranks, needs NVIDIA's "
+                          "library, which rank %d does not have: name it in TUTTI_NCCL_LIBRARY",
+                          name, comm->ranks, r);
+    if (result == ncclSuccess)
+        *real_id = all[0].real_id;
+    tutti_store_close(ranks.store);
+    free(all);
+    return result;
 }

@@ -32,6 +32,12 @@
 /* NCCL's version whose functions these are; ncclGetVersion() without NVIDIA's library. */
 enum { SHIM_NCCL_VERSION = 23203, SHIM_ERROR_BYTES = 1024 };
 
+/* A result with its message, for another thread or a later call. */
+struct outcome {
+    ncclResult_t result;
+    char error[SHIM_ERROR_BYTES];
+};
+
 /* A premultiplied sum. */
 struct scalar {
     tutti_op_t op; /* NULL: the place is free */
@@ -51,19 +57,18 @@ struct ncclComm {
     /* InProgress while a thread makes or finalizes it, or makes another one of it; then the result.
      * The first thread to see Success may use it. */
     uint32_t state;
-    bool abandoned;               /* aborted meanwhile: that thread frees the handle */
-    char error[SHIM_ERROR_BYTES]; /* of a state that is an error */
-    uint32_t inside;              /* threads that are in a call on it */
-    struct scalar *scalars;       /* of ncclRedOp_t ncclNumOps + index */
+    struct outcome outcome; /* of a state that is an error */
+    bool made;              /* `comm` no longer changes */
+    bool abandoned;         /* aborted meanwhile: that thread frees the handle */
+    uint32_t inside;        /* threads that are in a call on it */
+    struct scalar *scalars; /* of ncclRedOp_t ncclNumOps + index */
     int scalar_count;
     CUevent event;          /* joins streams */
-    tutti_stream_t stream;  /* scratch of a group's end: that of its messages */
-    uint64_t group;         /* ... and which group */
+    tutti_stream_t stream;  /* of the messages of the group that ends */
     uint64_t lineage;       /* names it among its ranks */
-    uint32_t meetings[256]; /* by the bits of the ranks: how often these have met at a store */
+    uint32_t meetings[256]; /* by the bits of the ranks: what these have done together so far */
     struct ncclWindow_vidmem *windows;
-    bool has_grow;
-    ncclUniqueId grow; /* made by ncclCommGetUniqueId(), not used yet */
+    bool has_grow; /* an id of ncclCommGetUniqueId() was not used yet */
 };
 
 struct create;
@@ -78,14 +83,16 @@ ncclResult_t fail(ncclResult_t result, const char *format, ...) TUTTI_PRINTF(2, 
 ncclResult_t fail_status(enum tutti_status status, const char *call);
 /* The same for the result of NVIDIA's library. */
 ncclResult_t fail_real(ncclResult_t result, const char *call);
-/* The result for a status of Tutti, without a line in the log. */
-ncclResult_t result_of(enum tutti_status status, const char *text);
-/* Copies the thread's last message. */
-void error_copy(char *text, size_t size);
+/* NCCL's result for a status of Tutti. */
+ncclResult_t result_of(enum tutti_status status);
+/* Makes a text the thread's last message. */
+void error_tell(const char *text);
+/* Keeps a result with the thread's last message. */
+void outcome_keep(struct outcome *outcome, ncclResult_t result);
+/* Makes the message of a failure the caller's; returns the result. */
+ncclResult_t outcome_tell(const struct outcome *outcome);
 /* Reads NCCL_DEBUG; before the first line of the log. */
 void log_start(void);
-/* Makes a message, that a thread of the shim has left, that of the caller. */
-ncclResult_t fail_again(ncclResult_t result, const char *text);
 
 EXPORT const char *ncclGetErrorString(ncclResult_t result);
 
@@ -117,7 +124,7 @@ ncclResult_t creates_run(struct create *list);
 void creates_drop(struct create *list);
 /* NVIDIA's communicator for calls that Tutti does not have, if there is none yet. Collective. */
 ncclResult_t create_real(ncclComm_t comm, enum symbol symbol);
-/* True if a thread is at work on the handle: it will free it. */
+/* Aborts. True if a thread is at work on the handle: it will free it. */
 bool create_abandon(ncclComm_t comm);
 
 EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
@@ -139,11 +146,6 @@ struct call {
     CUevent launched; /* recorded behind the call; NULL: none */
     tutti_stream_t stream;
 };
-
-static inline bool call_is_message(const struct call *call)
-{
-    return call->kind == SYMBOL_ncclSend || call->kind == SYMBOL_ncclRecv;
-}
 
 /* Runs the call, or keeps it if the thread is in a group. The caller has entered the communicator,
  * which is left here. */

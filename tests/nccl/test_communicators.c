@@ -301,6 +301,47 @@ static void abort_unmade(struct rank *self)
     OK(ncclCommAbort(comm));
 }
 
+/* An abort also ends a split for which other ranks never come, and the other ranks see it. */
+static void abort_splitting(struct rank *self)
+{
+    static ncclComm_t child; /* a thread may be at work on it */
+    ncclConfig_t config = config_of(23203, 0);
+    ncclResult_t error = ncclSuccess;
+    ncclCommInitRankConfig(&self->comm, self->ranks, self->id, self->rank, &config);
+    OK(comm_wait(self->comm));
+    pthread_barrier_wait(self->barrier);
+    if (self->rank == 0)
+        CHECK(ncclCommSplit(self->comm, 0, 0, &child, NULL) == ncclInProgress);
+    for (int ms = 0; self->rank && error == ncclSuccess && ms < 10000; ms++) {
+        OK(ncclCommGetAsyncError(self->comm, &error));
+        nap_ms(1);
+    }
+    CHECK(self->rank == 0 || error == ncclRemoteError);
+    OK(ncclCommAbort(self->comm));
+    self->comm = NULL;
+}
+
+static void *group_begun(void *opaque)
+{
+    const struct rank *self = opaque;
+    device_enter(self->rank);
+    OK(ncclGroupStart());
+    OK(ncclAllReduce(NULL, NULL, 0, ncclInt8, ncclSum, self->comm, self->stream));
+    return NULL;
+}
+
+/* A thread that ends inside a group drops its calls: they keep no communicator from its end. */
+static void thread_ends(struct rank *self)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, group_begun, self) == 0);
+    pthread_join(thread, NULL);
+    comm_check(self->comm, self->ranks, self->stream);
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommDestroy(self->comm));
+    self->comm = NULL;
+}
+
 static void test_shrink(void **unused)
 {
     (void)unused;
@@ -329,6 +370,18 @@ static void test_abort_waiting(void **unused)
 {
     (void)unused;
     ranks_run(RANKS, true, abort_waiting);
+}
+
+static void test_abort_splitting(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, false, abort_splitting);
+}
+
+static void test_thread_ends(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, thread_ends);
 }
 
 static void test_abort_unmade(void **unused)
@@ -503,7 +556,8 @@ int main(void)
         cmocka_unit_test(test_abort_waiting), cmocka_unit_test(test_abort_unmade),
         cmocka_unit_test(test_memory),        cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_versions),      cmocka_unit_test(test_short_streams),
-        cmocka_unit_test(test_for_kernels),
+        cmocka_unit_test(test_for_kernels),   cmocka_unit_test(test_abort_splitting),
+        cmocka_unit_test(test_thread_ends),
     };
     harness_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);
