@@ -2,9 +2,7 @@
 /* Collectives, messages and reductions: NCCL's call as Tutti's. */
 #include "real.h"
 
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* NCCL's numbers. */
 static const enum tutti_dtype dtypes[ncclNumTypes] = {
@@ -29,92 +27,78 @@ static size_t dtype_bytes(ncclDataType_t dtype)
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-static struct scalar *scalar_of(const struct ncclComm *comm, ncclRedOp_t op)
+/* Where the communicator has a premultiplied sum; NULL if there is none of this number. */
+static tutti_op_t *place_of(const struct ncclComm *comm, ncclRedOp_t op)
 {
     const unsigned index = (unsigned)op - ncclNumOps;
-    struct scalar *scalar =
-        op >= ncclNumOps && index < (unsigned)comm->scalar_count ? &comm->scalars[index] : NULL;
-    return scalar && scalar->op ? scalar : NULL;
+    return op >= ncclNumOps && index < (unsigned)comm->op_count ? &comm->ops[index] : NULL;
 }
 
-static ncclResult_t op_check(const struct ncclComm *comm, ncclRedOp_t op, ncclDataType_t dtype,
-                             const char *name)
-{
-    if ((unsigned)op < ncclNumOps)
-        return ncclSuccess;
-    const struct scalar *scalar = scalar_of(comm, op);
-    if (!scalar)
-        return fail(ncclInvalidArgument, "%s: %d is no reduction of this communicator", name,
-                    (int)op);
-    if (scalar->dtype != dtype)
-        return fail(ncclInvalidArgument,
-                    "%s: the premultiplied sum was made for dtype %d, and the call has %d", name,
-                    (int)scalar->dtype, (int)dtype);
-    return ncclSuccess;
-}
-
-/* The reduction of a call, which was checked. */
-static tutti_op_t op_of(const struct call *call)
+/* NULL, which Tutti refuses, if there is no such reduction. */
+static tutti_op_t op_of(const struct ncclComm *comm, ncclRedOp_t op)
 {
     static const tutti_op_t ops[] = {TUTTI_SUM, TUTTI_PROD, TUTTI_MAX, TUTTI_MIN, TUTTI_AVG};
-    return (unsigned)call->op < ncclNumOps ? ops[call->op] : scalar_of(call->comm, call->op)->op;
+    const tutti_op_t *place = place_of(comm, op);
+    return (unsigned)op < ncclNumOps ? ops[op] : place ? *place : NULL;
+}
+
+static ncclResult_t op_create(ncclComm_t comm, ncclRedOp_t *op, const void *scalar,
+                              ncclDataType_t dtype, ncclScalarResidence_t residence)
+{
+    static const char name[] = "ncclRedOpCreatePreMulSum";
+    int index = 0;
+    while (index < comm->op_count && comm->ops[index])
+        index++;
+    if (index == comm->op_count) {
+        tutti_op_t *ops = realloc(comm->ops, (size_t)(index + 1) * sizeof *ops);
+        if (!ops)
+            return fail(ncclSystemError, "%s: no memory", name);
+        comm->ops = ops;
+        comm->op_count++;
+    }
+    *op = (ncclRedOp_t)(ncclNumOps + index);
+    return fail_status((residence == ncclScalarDevice ? tutti_op_create_premul_sum_device
+                                                      : tutti_op_create_premul_sum_typed)(
+                           scalar, dtypes[dtype], &comm->ops[index]),
+                       name);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scalar,
             ncclDataType_t dtype, ncclScalarResidence_t residence, ncclComm_t comm)
 {
     static const char name[] = "ncclRedOpCreatePreMulSum";
-    struct scalar made = {.dtype = dtype};
     ncclResult_t result = comm_enter(comm, SYMBOL_ncclRedOpCreatePreMulSum, true);
     if (result != ncclSuccess)
         return result;
-    if (!op || !scalar || (residence != ncclScalarDevice && residence != ncclScalarHostImmediate))
-        return comm_leave(comm, fail(ncclInvalidArgument,
-                                     "%s: op or scalar is NULL, or residence %d is neither 0 nor 1",
-                                     name, (int)residence));
-    if (!comm->comm)
-        return comm_leave(comm, fail_real(REAL(ncclRedOpCreatePreMulSum)(op, scalar, dtype,
-                                                                         residence, comm->real),
-                                          name));
-    if (!dtype_bytes(dtype))
-        return comm_leave(
-            comm, fail(ncclInvalidArgument, "%s: %d is no data type of NCCL's", name, (int)dtype));
-    int index = 0;
-    while (index < comm->scalar_count && comm->scalars[index].op)
-        index++;
-    if (index == comm->scalar_count) {
-        struct scalar *scalars = realloc(comm->scalars, (size_t)(index + 1) * sizeof *scalars);
-        if (!scalars)
-            return comm_leave(comm, fail(ncclSystemError, "%s: no memory", name));
-        comm->scalars = scalars;
-        comm->scalar_count++;
-    }
-    result = fail_status((residence == ncclScalarDevice
-                              ? tutti_op_create_premul_sum_device
-                              : tutti_op_create_premul_sum_typed)(scalar, dtypes[dtype], &made.op),
-                         name);
-    comm->scalars[index] = made;
-    *op = (ncclRedOp_t)(ncclNumOps + index);
+    if (!op || !scalar || !dtype_bytes(dtype) ||
+        (residence != ncclScalarDevice && residence != ncclScalarHostImmediate))
+        result = fail(ncclInvalidArgument,
+                      "%s: op or scalar is NULL, or data type %d or residence %d is not NCCL's",
+                      name, (int)dtype, (int)residence);
+    else if (comm->comm)
+        result = op_create(comm, op, scalar, dtype, residence);
+    else
+        result = fail_real(REAL(ncclRedOpCreatePreMulSum)(op, scalar, dtype, residence, comm->real),
+                           name);
     return comm_leave(comm, result);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
 {
-    const ncclResult_t result = comm_enter(comm, SYMBOL_ncclRedOpDestroy, false);
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclRedOpDestroy, false);
     if (result != ncclSuccess)
         return result;
-    if (!comm->comm && comm->real)
-        return comm_leave(comm,
-                          fail_real(REAL(ncclRedOpDestroy)(op, comm->real), "ncclRedOpDestroy"));
-    struct scalar *scalar = scalar_of(comm, op);
-    if (!scalar)
-        return comm_leave(comm, fail(ncclInvalidArgument,
-                                     "ncclRedOpDestroy: %d is no premultiplied sum of this "
-                                     "communicator",
-                                     (int)op));
-    tutti_op_destroy(scalar->op);
-    *scalar = (struct scalar){.op = NULL};
-    return comm_leave(comm, ncclSuccess);
+    tutti_op_t *place = place_of(comm, op);
+    if (!comm->comm && comm->real) {
+        result = fail_real(REAL(ncclRedOpDestroy)(op, comm->real), "ncclRedOpDestroy");
+    } else if (!place || !*place) {
+        result = fail(ncclInvalidArgument,
+                      "ncclRedOpDestroy: %d is no premultiplied sum of this communicator", (int)op);
+    } else {
+        tutti_op_destroy(*place);
+        *place = NULL;
+    }
+    return comm_leave(comm, result);
 }
 
 /* ---- NCCL's functions ------------------------------------------------------------------------ */
@@ -122,8 +106,6 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
 static ncclResult_t config_read(struct call *call, const ncclCollConfig_t *config)
 {
     const char *name = symbol_names[call->symbol];
-    if (!config)
-        return ncclSuccess;
     if (config->magic != NCCL_API_MAGIC || config->size < sizeof *config)
         return fail(ncclInvalidArgument,
                     "%s: the configuration was not initialized: use NCCL_COLLCONFIG_INITIALIZER",
@@ -136,7 +118,8 @@ static ncclResult_t config_read(struct call *call, const ncclCollConfig_t *confi
     if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1)
         return fail(ncclInvalidArgument, "%s: maxCTAs is %d: expected 1 or more", name,
                     config->maxCTAs);
-    call->max_blocks = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 0 : config->maxCTAs;
+    if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT)
+        call->max_blocks = config->maxCTAs;
     call->launched = config->launchCompletionEvent;
     return ncclSuccess;
 }
@@ -147,55 +130,54 @@ static bool reduces(enum symbol kind)
            kind == SYMBOL_ncclReduce;
 }
 
-/* Settles what the communicator decides. A reduction of one rank is a copy, as NCCL's is. */
-static void call_settle(struct call *call)
-{
-    if (call->comm->ranks == 1 && reduces(call->kind) && (unsigned)call->op < ncclNumOps) {
-        call->kind = SYMBOL_ncclBroadcast;
-        call->peer = 0;
-    }
-    if (!call->max_blocks)
-        call->max_blocks = call->comm->max_blocks;
-}
-
 /* Checks a call and passes it on, or keeps it for the end of the group. */
 static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
 {
     const char *name = symbol_names[call.symbol];
+    const struct ncclComm *comm = call.comm;
     ncclResult_t result = comm_enter(call.comm, call.symbol, true);
     if (result != ncclSuccess)
         return group_refuse(result);
+    call.max_blocks = comm->max_blocks;
     if (!dtype_bytes(call.dtype))
         result =
             fail(ncclInvalidArgument, "%s: %d is no data type of NCCL's", name, (int)call.dtype);
-    else if (call.peer < 0 || call.peer >= call.comm->ranks)
+    else if (call.peer < 0 || call.peer >= comm->ranks)
         result = fail(ncclInvalidArgument, "%s: rank %d: expected 0 to %d", name, call.peer,
-                      call.comm->ranks - 1);
-    else if (call.comm->comm && reduces(call.kind))
-        result = op_check(call.comm, call.op, call.dtype, name);
-    if (result == ncclSuccess)
+                      comm->ranks - 1);
+    else if (config)
         result = config_read(&call, config);
     if (result != ncclSuccess)
         return group_refuse(comm_leave(call.comm, result));
-    call_settle(&call);
+    /* A reduction of one rank is a copy, as NCCL's is. */
+    if (comm->ranks == 1 && reduces(call.kind) && (unsigned)call.op < ncclNumOps) {
+        call.kind = SYMBOL_ncclBroadcast;
+        call.peer = 0;
+    }
     return group_call(&call);
 }
 
-#define STREAM(stream) ((tutti_stream_t)(void *)(stream))
+/* The arguments that all calls have, and others, as a struct call. */
+#define CALL(name, of, ...)                                                                        \
+    ((struct call){.symbol = SYMBOL_##name,                                                        \
+                   .kind = SYMBOL_##of,                                                            \
+                   .comm = comm,                                                                   \
+                   .count = count,                                                                 \
+                   .dtype = dtype,                                                                 \
+                   .stream = (tutti_stream_t)(void *)stream,                                       \
+                   __VA_ARGS__})
 
 /* Defines a collective and its form with a configuration. */
 #define COLLECTIVE(name, parameters, ...)                                                          \
     NCCL_DEFINE(ncclResult_t, name, COLLECTIVE_##parameters)                                       \
     {                                                                                              \
-        return call_make(                                                                          \
-            (struct call){.symbol = SYMBOL_##name, .kind = SYMBOL_##name, __VA_ARGS__}, NULL);     \
+        return call_make(CALL(name, name, .send = send, .recv = recv, __VA_ARGS__), NULL);         \
     }                                                                                              \
     NCCL_DEFINE(ncclResult_t, name##Config, COLLECTIVE_##parameters,                               \
                 const ncclCollConfig_t *config)                                                    \
     {                                                                                              \
-        return call_make(                                                                          \
-            (struct call){.symbol = SYMBOL_##name##Config, .kind = SYMBOL_##name, __VA_ARGS__},    \
-            config);                                                                               \
+        return call_make(CALL(name##Config, name, .send = send, .recv = recv, __VA_ARGS__),        \
+                         config);                                                                  \
     }
 #define COLLECTIVE_COPIES                                                                          \
     const void *send, void *recv, size_t count, ncclDataType_t dtype, ncclComm_t comm,             \
@@ -209,105 +191,69 @@ static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
 #define COLLECTIVE_REDUCES_ROOTED                                                                  \
     const void *send, void *recv, size_t count, ncclDataType_t dtype, ncclRedOp_t op, int root,    \
         ncclComm_t comm, cudaStream_t stream
-#define CALL_OPERANDS                                                                              \
-    .comm = comm, .send = send, .recv = recv, .count = count, .dtype = dtype,                      \
-    .stream = STREAM(stream)
-
-COLLECTIVE(ncclAllReduce, REDUCES, .op = op, CALL_OPERANDS)
-COLLECTIVE(ncclReduceScatter, REDUCES, .op = op, CALL_OPERANDS)
-COLLECTIVE(ncclReduce, REDUCES_ROOTED, .op = op, .peer = root, CALL_OPERANDS)
-COLLECTIVE(ncclAllGather, COPIES, CALL_OPERANDS)
-COLLECTIVE(ncclAlltoAll, COPIES, CALL_OPERANDS)
-COLLECTIVE(ncclBroadcast, ROOTED, .peer = root, CALL_OPERANDS)
-COLLECTIVE(ncclGather, ROOTED, .peer = root, CALL_OPERANDS)
-COLLECTIVE(ncclScatter, ROOTED, .peer = root, CALL_OPERANDS)
+COLLECTIVE(ncclAllReduce, REDUCES, .op = op)
+COLLECTIVE(ncclReduceScatter, REDUCES, .op = op)
+COLLECTIVE(ncclReduce, REDUCES_ROOTED, .op = op, .peer = root)
+COLLECTIVE(ncclAllGather, COPIES)
+COLLECTIVE(ncclAlltoAll, COPIES)
+COLLECTIVE(ncclBroadcast, ROOTED, .peer = root)
+COLLECTIVE(ncclGather, ROOTED, .peer = root)
+COLLECTIVE(ncclScatter, ROOTED, .peer = root)
 
 NCCL_DEFINE(ncclResult_t, ncclBcast, void *recv, size_t count, ncclDataType_t dtype, int root,
             ncclComm_t comm, cudaStream_t stream)
 {
-    const void *send = recv;
-    return call_make(
-        (struct call){
-            .symbol = SYMBOL_ncclBcast, .kind = SYMBOL_ncclBroadcast, .peer = root, CALL_OPERANDS},
-        NULL);
+    return call_make(CALL(ncclBcast, ncclBroadcast, .send = recv, .recv = recv, .peer = root),
+                     NULL);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclSend, const void *send, size_t count, ncclDataType_t dtype, int peer,
             ncclComm_t comm, cudaStream_t stream)
 {
-    void *recv = NULL;
-    return call_make(
-        (struct call){
-            .symbol = SYMBOL_ncclSend, .kind = SYMBOL_ncclSend, .peer = peer, CALL_OPERANDS},
-        NULL);
+    return call_make(CALL(ncclSend, ncclSend, .send = send, .peer = peer), NULL);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclRecv, void *recv, size_t count, ncclDataType_t dtype, int peer,
             ncclComm_t comm, cudaStream_t stream)
 {
-    const void *send = NULL;
-    return call_make(
-        (struct call){
-            .symbol = SYMBOL_ncclRecv, .kind = SYMBOL_ncclRecv, .peer = peer, CALL_OPERANDS},
-        NULL);
+    return call_make(CALL(ncclRecv, ncclRecv, .recv = recv, .peer = peer), NULL);
 }
 
 /* ---- passing a call on ----------------------------------------------------------------------- */
 
-static int64_t timeout_ms;
-
-static void timeout_read(void)
-{
-    const char *text = getenv("TUTTI_TIMEOUT_MS");
-    timeout_ms = text && *text ? 0 : -1;
-}
-
-/* NCCL's operations wait for a late rank for ever, and programs rely on it: ranks wait while one of
- * them writes a checkpoint. So there is no time-out, unless TUTTI_TIMEOUT_MS sets one. */
-static int64_t call_timeout(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, timeout_read);
-    return timeout_ms;
-}
-
 static enum tutti_status submit(const struct call *call, tutti_stream_t stream)
 {
-    const struct tutti_call_options options = {.struct_size = sizeof options,
-                                               .timeout_ms = call_timeout(),
-                                               .max_blocks = call->max_blocks};
+    const struct tutti_call_options with = {.struct_size = sizeof with,
+                                            .timeout_ms = call->comm->timeout_ms,
+                                            .max_blocks = call->max_blocks};
+    const void *send = call->send;
+    void *recv = call->recv;
+    const size_t count = call->count;
     const enum tutti_dtype dtype = dtypes[call->dtype];
-    const tutti_op_t op = op_of(call);
+    const tutti_op_t op = op_of(call->comm, call->op);
+    const int peer = call->peer;
     tutti_comm_t *comm = call->comm->comm;
     switch ((int)call->kind) {
     case SYMBOL_ncclAllReduce:
-        return tutti_all_reduce_with(call->send, call->recv, call->count, dtype, op, comm, stream,
-                                     &options);
+        return tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, &with);
     case SYMBOL_ncclAllGather:
-        return tutti_all_gather_with(call->send, call->recv, call->count, dtype, comm, stream,
-                                     &options);
+        return tutti_all_gather_with(send, recv, count, dtype, comm, stream, &with);
     case SYMBOL_ncclReduceScatter:
-        return tutti_reduce_scatter_with(call->send, call->recv, call->count, dtype, op, comm,
-                                         stream, &options);
+        return tutti_reduce_scatter_with(send, recv, count, dtype, op, comm, stream, &with);
     case SYMBOL_ncclAlltoAll:
-        return tutti_all_to_all_with(call->send, call->recv, call->count, dtype, comm, stream,
-                                     &options);
+        return tutti_all_to_all_with(send, recv, count, dtype, comm, stream, &with);
     case SYMBOL_ncclBroadcast:
-        return tutti_broadcast_with(call->send, call->recv, call->count, dtype, call->peer, comm,
-                                    stream, &options);
+        return tutti_broadcast_with(send, recv, count, dtype, peer, comm, stream, &with);
     case SYMBOL_ncclReduce:
-        return tutti_reduce_with(call->send, call->recv, call->count, dtype, op, call->peer, comm,
-                                 stream, &options);
+        return tutti_reduce_with(send, recv, count, dtype, op, peer, comm, stream, &with);
     case SYMBOL_ncclGather:
-        return tutti_gather_with(call->send, call->recv, call->count, dtype, call->peer, comm,
-                                 stream, &options);
+        return tutti_gather_with(send, recv, count, dtype, peer, comm, stream, &with);
     case SYMBOL_ncclScatter:
-        return tutti_scatter_with(call->send, call->recv, call->count, dtype, call->peer, comm,
-                                  stream, &options);
+        return tutti_scatter_with(send, recv, count, dtype, peer, comm, stream, &with);
     case SYMBOL_ncclSend:
-        return tutti_send_with(call->send, call->count, dtype, call->peer, comm, stream, &options);
+        return tutti_send_with(send, count, dtype, peer, comm, stream, &with);
     case SYMBOL_ncclRecv:
-        return tutti_recv_with(call->recv, call->count, dtype, call->peer, comm, stream, &options);
+        return tutti_recv_with(recv, count, dtype, peer, comm, stream, &with);
     }
     return TUTTI_ERR_INVALID;
 }

@@ -107,10 +107,13 @@ static ncclResult_t config_read(ncclComm_t comm, const ncclConfig_t *given, cons
     return ncclSuccess;
 }
 
-/* As with NCCL, its variables go before what the program says. */
-static void config_override(ncclComm_t comm)
+/* As with NCCL, its variables go before what the program says. NCCL's operations wait for a late
+ * rank for ever, and programs rely on it: ranks wait while one of them writes a checkpoint. */
+static void variables_read(ncclComm_t comm)
 {
     const char *blocking = getenv("NCCL_COMM_BLOCKING"), *most = getenv("NCCL_MAX_CTAS");
+    const char *timeout = getenv("TUTTI_TIMEOUT_MS");
+    comm->timeout_ms = timeout && *timeout ? 0 : -1;
     if (blocking && (strcmp(blocking, "0") == 0 || strcmp(blocking, "1") == 0))
         comm->blocking = *blocking == '1';
     if (most && atoi(most) > 0)
@@ -140,7 +143,7 @@ ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *pa
     }
     if (result == ncclSuccess)
         result = config_read(comm, config, name);
-    config_override(comm);
+    variables_read(comm);
     if (result == ncclSuccess)
         *made = comm;
     else
@@ -176,8 +179,8 @@ ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
         result = real_end(comm, name);
     if (result != ncclSuccess)
         return result;
-    for (int i = 0; i < comm->scalar_count; i++)
-        tutti_op_destroy(comm->scalars[i].op);
+    for (int i = 0; i < comm->op_count; i++)
+        tutti_op_destroy(comm->ops[i]);
     for (struct ncclWindow_vidmem *window = comm->windows, *next; window; window = next) {
         next = window->next;
         free(window);
@@ -187,7 +190,7 @@ ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
         comm->driver->event_destroy(comm->event);
         cuda_context_leave(comm->driver, pushed);
     }
-    free(comm->scalars);
+    free(comm->ops);
     comm->magic = 0;
     free(comm);
     return ncclSuccess;

@@ -38,12 +38,6 @@ struct outcome {
     char error[SHIM_ERROR_BYTES];
 };
 
-/* A premultiplied sum. */
-struct scalar {
-    tutti_op_t op; /* NULL: the place is free */
-    ncclDataType_t dtype;
-};
-
 struct ncclComm {
     uint64_t magic;
     tutti_comm_t *comm; /* NULL: not made yet, aborted, or NVIDIA's library serves the handle */
@@ -51,7 +45,8 @@ struct ncclComm {
     const struct cuda_driver *driver;
     CUcontext context;
     int device, rank, ranks;
-    int max_blocks; /* 0: no limit */
+    int max_blocks;     /* 0: no limit */
+    int64_t timeout_ms; /* of operations; 0: TUTTI_TIMEOUT_MS */
     bool blocking;
     bool revoked, finalized, suspended;
     /* InProgress while a thread makes or finalizes it, or makes another one of it; then the result.
@@ -61,8 +56,8 @@ struct ncclComm {
     bool made;              /* `comm` no longer changes */
     bool abandoned;         /* aborted meanwhile: that thread frees the handle */
     uint32_t inside;        /* threads that are in a call on it */
-    struct scalar *scalars; /* of ncclRedOp_t ncclNumOps + index */
-    int scalar_count;
+    tutti_op_t *ops;        /* of ncclRedOp_t ncclNumOps + index; NULL: a free place */
+    int op_count;
     CUevent event;          /* joins streams */
     tutti_stream_t stream;  /* of the messages of the group that ends */
     uint64_t lineage;       /* names it among its ranks */
