@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Collectives, messages and reductions: NCCL's call as Tutti's. */
-#include "real.h"
+#include "shim.h"
 
 #include <stdlib.h>
 
@@ -115,13 +115,8 @@ static ncclResult_t config_read(struct call *call, const ncclCollConfig_t *confi
                     "%s: algSelection \"%s\" names algorithms of NCCL's: leave it NULL, or set "
                     "forceAlgSelection to 0",
                     name, config->algSelection);
-    if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1)
-        return fail(ncclInvalidArgument, "%s: maxCTAs is %d: expected 1 or more", name,
-                    config->maxCTAs);
-    if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT)
-        call->max_blocks = config->maxCTAs;
     call->launched = config->launchCompletionEvent;
-    return ncclSuccess;
+    return max_blocks_read(config->maxCTAs, &call->max_blocks, name);
 }
 
 static bool reduces(enum symbol kind)

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Handles: checks, life and queries. */
-#include "create.h"
-#include "real.h"
+#include "shim.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -80,6 +78,16 @@ static ncclResult_t context_find(ncclComm_t comm, int device, const char *name)
     return ncclSuccess;
 }
 
+ncclResult_t max_blocks_read(int most, int *max_blocks, const char *name)
+{
+    if (most == NCCL_CONFIG_UNDEF_INT)
+        return ncclSuccess;
+    if (most < 1)
+        return fail(ncclInvalidArgument, "%s: maxCTAs is %d: expected 1 or more", name, most);
+    *max_blocks = most;
+    return ncclSuccess;
+}
+
 /* Reads a program's configuration, of its size. */
 static ncclResult_t config_read(ncclComm_t comm, const ncclConfig_t *given, const char *name)
 {
@@ -94,17 +102,13 @@ static ncclResult_t config_read(ncclComm_t comm, const ncclConfig_t *given, cons
                     "%s: the configuration was not initialized: use NCCL_CONFIG_INITIALIZER", name);
     config = (ncclConfig_t){.blocking = NCCL_CONFIG_UNDEF_INT, .maxCTAs = NCCL_CONFIG_UNDEF_INT};
     memcpy(&config, given, size < sizeof config ? size : sizeof config);
-    if (config.blocking != NCCL_CONFIG_UNDEF_INT && config.blocking != 0 && config.blocking != 1)
-        return fail(ncclInvalidArgument, "%s: blocking is %d: expected 0 or 1", name,
-                    config.blocking);
-    if (config.maxCTAs != NCCL_CONFIG_UNDEF_INT && config.maxCTAs < 1)
-        return fail(ncclInvalidArgument, "%s: maxCTAs is %d: expected 1 or more", name,
-                    config.maxCTAs);
-    if (config.blocking != NCCL_CONFIG_UNDEF_INT)
-        comm->blocking = config.blocking == 1;
-    if (config.maxCTAs != NCCL_CONFIG_UNDEF_INT)
-        comm->max_blocks = config.maxCTAs;
-    return ncclSuccess;
+    if (config.blocking != NCCL_CONFIG_UNDEF_INT) {
+        if (config.blocking != 0 && config.blocking != 1)
+            return fail(ncclInvalidArgument, "%s: blocking is %d: expected 0 or 1", name,
+                        config.blocking);
+        comm->blocking = config.blocking;
+    }
+    return max_blocks_read(config.maxCTAs, &comm->max_blocks, name);
 }
 
 /* As with NCCL, its variables go before what the program says. NCCL's operations wait for a late
@@ -126,7 +130,6 @@ ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *pa
     const char *name = symbol_names[symbol];
     ncclComm_t comm = calloc(1, sizeof *comm);
     log_start();
-    *made = NULL;
     if (!comm)
         return fail(ncclSystemError, "%s: no memory", name);
     comm->magic = MAGIC;
@@ -165,18 +168,13 @@ static ncclResult_t tutti_end(ncclComm_t comm, const char *name)
     return fail(ncclInvalidUsage, "%s: another thread is in a call on the communicator", name);
 }
 
-static ncclResult_t real_end(ncclComm_t comm, const char *name)
-{
-    return fail_real((comm->revoked ? REAL(ncclCommAbort) : REAL(ncclCommDestroy))(comm->real),
-                     name);
-}
-
 ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
 {
     const char *name = symbol_names[symbol];
     ncclResult_t result = comm->comm ? tutti_end(comm, name) : ncclSuccess;
     if (result == ncclSuccess && comm->real)
-        result = real_end(comm, name);
+        result = fail_real(
+            (comm->revoked ? REAL(ncclCommAbort) : REAL(ncclCommDestroy))(comm->real), name);
     if (result != ncclSuccess)
         return result;
     for (int i = 0; i < comm->op_count; i++)
@@ -218,17 +216,24 @@ NCCL_DEFINE(ncclResult_t, ncclCommFinalize, ncclComm_t comm)
     return create_start(&create);
 }
 
-NCCL_DEFINE(ncclResult_t, ncclCommDestroy, ncclComm_t comm)
+/* A communicator may end unless the open group has calls on it. */
+static ncclResult_t check_end(ncclComm_t comm, enum symbol symbol)
 {
-    if (!comm)
-        return ncclSuccess;
-    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommDestroy, false);
+    ncclResult_t result = comm_enter(comm, symbol, false);
     if (result != ncclSuccess)
         return result;
-    comm_leave(comm, result);
     if (group_uses(comm))
-        return fail(ncclInvalidUsage, "ncclCommDestroy: the open group has calls on the "
-                                      "communicator: call ncclGroupEnd() first");
+        result = fail(ncclInvalidUsage,
+                      "%s: the open group has calls on the communicator: call ncclGroupEnd() first",
+                      symbol_names[symbol]);
+    return comm_leave(comm, result);
+}
+
+NCCL_DEFINE(ncclResult_t, ncclCommDestroy, ncclComm_t comm)
+{
+    const ncclResult_t result = comm ? check_end(comm, SYMBOL_ncclCommDestroy) : ncclSuccess;
+    if (!comm || result != ncclSuccess)
+        return result;
     while (comm_state(comm) == ncclInProgress)
         nap();
     return comm_free(comm, SYMBOL_ncclCommDestroy);
@@ -236,16 +241,9 @@ NCCL_DEFINE(ncclResult_t, ncclCommDestroy, ncclComm_t comm)
 
 NCCL_DEFINE(ncclResult_t, ncclCommAbort, ncclComm_t comm)
 {
-    if (!comm)
-        return ncclSuccess;
-    const ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommAbort, false);
-    if (result != ncclSuccess)
+    const ncclResult_t result = comm ? check_end(comm, SYMBOL_ncclCommAbort) : ncclSuccess;
+    if (!comm || result != ncclSuccess)
         return result;
-    comm_leave(comm, result);
-    if (group_uses(comm))
-        return fail(ncclInvalidUsage,
-                    "ncclCommAbort: the open group has calls on the communicator: "
-                    "call ncclGroupEnd() first");
     comm->revoked = true;
     return create_abandon(comm) ? ncclSuccess : comm_free(comm, SYMBOL_ncclCommAbort);
 }
@@ -322,30 +320,29 @@ struct properties {
     unsigned magic;
     unsigned version;
     int rank, ranks, device, nvml_device;
-    bool device_api, multimem;
+    char others[8]; /* and more: what only NVIDIA's library has */
 };
 
 NCCL_DEFINE(ncclResult_t, ncclCommQueryProperties, ncclComm_t comm, void *properties)
 {
-    struct properties *own = properties, head;
-    const ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommQueryProperties, true);
+    struct properties *own = properties;
+    ncclResult_t result = comm_enter(comm, SYMBOL_ncclCommQueryProperties, true);
     if (result != ncclSuccess)
         return result;
-    if (!own || own->magic != NCCL_API_MAGIC || own->size < sizeof head)
-        return comm_leave(comm, fail(ncclInvalidArgument,
-                                     "ncclCommQueryProperties: the struct was not initialized: use "
-                                     "NCCL_COMM_PROPERTIES_INITIALIZER"));
-    if (comm->real && REAL(ncclCommQueryProperties))
-        return comm_leave(comm, fail_real(REAL(ncclCommQueryProperties)(comm->real, properties),
-                                          "ncclCommQueryProperties"));
-    head = *own;
-    memset(own, 0, own->size);
-    head.rank = comm->rank;
-    head.ranks = comm->ranks;
-    head.device = head.nvml_device = comm->device;
-    head.device_api = head.multimem = false;
-    *own = head;
-    return comm_leave(comm, ncclSuccess);
+    if (!own || own->magic != NCCL_API_MAGIC || own->size < sizeof *own) {
+        result = fail(ncclInvalidArgument,
+                      "ncclCommQueryProperties: the struct was not initialized: use "
+                      "NCCL_COMM_PROPERTIES_INITIALIZER");
+    } else if (comm->real && REAL(ncclCommQueryProperties)) {
+        result = fail_real(REAL(ncclCommQueryProperties)(comm->real, properties),
+                           "ncclCommQueryProperties");
+    } else {
+        own->rank = comm->rank;
+        own->ranks = comm->ranks;
+        own->device = own->nvml_device = comm->device;
+        memset(own->others, 0, own->size - offsetof(struct properties, others));
+    }
+    return comm_leave(comm, result);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclGetVersion, int *version)

@@ -7,12 +7,11 @@
  * out), meet at a store: a file in Tutti's private directory, whose name they all can tell. The
  * last of them removes it.
  */
-#include "create.h"
+#include "shim.h"
 
 #include "base/thread.h"
 #include "cuda/kernels/arena.h"
 #include "ipc/channel.h"
-#include "real.h"
 #include "store/hmac.h"
 
 #include <inttypes.h>
@@ -188,7 +187,8 @@ ncclResult_t create_start(const struct create *given)
 {
     struct create *create = malloc(sizeof *create);
     if (!create) {
-        comm_free(given->comm, given->symbol);
+        if (given->destination)
+            comm_free(given->comm, given->symbol);
         return fail(ncclSystemError, "%s: no memory", symbol_names[given->symbol]);
     }
     *create = *given;
@@ -480,20 +480,32 @@ static ncclResult_t make_at_store(struct create *create)
     return fail_status(status, symbol_names[create->symbol]);
 }
 
-static ncclResult_t make_split(struct create *create)
+static ncclResult_t split_real(struct create *create)
 {
     ncclComm_t parent = create->parent, comm = create->comm;
     const char *name = symbol_names[create->symbol];
+    ncclResult_t result =
+        REAL(ncclCommSplit)(parent->real, create->color, create->key, &comm->real, NULL);
+    result = real_wait(parent->real, result, name);
+    if (result == ncclSuccess && comm->real)
+        result = fail_real(REAL(ncclCommCount)(comm->real, &comm->ranks), name);
+    if (result == ncclSuccess && comm->real)
+        result = fail_real(REAL(ncclCommUserRank)(comm->real, &comm->rank), name);
+    return result;
+}
+
+static ncclResult_t make_split(struct create *create)
+{
+    ncclComm_t parent = create->parent, comm = create->comm;
     if (!parent->comm)
-        return real_wait(
-            parent->real,
-            REAL(ncclCommSplit)(parent->real, create->color, create->key, &comm->real, NULL), name);
+        return split_real(create);
     create->members = every_rank(parent);
     comm->lineage = name_next(parent, create->members, create->color);
     if (parent->revoked)
         return make_at_store(create);
-    const ncclResult_t result = fail_status(
-        tutti_comm_split(parent->comm, create->color, create->key, NULL, &comm->comm), name);
+    const ncclResult_t result =
+        fail_status(tutti_comm_split(parent->comm, create->color, create->key, NULL, &comm->comm),
+                    symbol_names[create->symbol]);
     if (result == ncclSuccess && comm->comm) {
         comm->rank = tutti_comm_rank(comm->comm);
         comm->ranks = tutti_comm_world_size(comm->comm);

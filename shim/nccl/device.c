@@ -4,7 +4,7 @@
  * library alone has them. ncclDevCommCreate(), which all ranks call, makes NVIDIA's communicator
  * and its windows. The others need that one: a rank cannot make it alone.
  */
-#include "real.h"
+#include "shim.h"
 
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* NCCL's result of each failure, and its message: NCCL's function, then what Tutti says. */
+#include "shim.h"
+
 #include "base/log.h"
-#include "real.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -122,13 +123,11 @@ NCCL_DEFINE(const char *, ncclGetLastError, ncclComm_t comm)
 /* Tutti's log has the lines; NCCL_DEBUG sets its level where TUTTI_DEBUG does not. */
 static void level_read(void)
 {
-    static const char *const info[] = {"INFO", "ABORT", "TRACE"};
     const char *text = getenv("NCCL_DEBUG");
     if (!text || !*text)
         return;
-    for (size_t i = 0; i < sizeof info / sizeof *info; i++)
-        if (strcasecmp(text, info[i]) == 0)
-            log_level_default(TUTTI_LOG_INFO);
+    if (!strcasecmp(text, "INFO") || !strcasecmp(text, "ABORT") || !strcasecmp(text, "TRACE"))
+        log_level_default(TUTTI_LOG_INFO);
     fprintf(stderr, "NCCL version %d.%d.%d: its calls are served by Tutti %s\n",
             SHIM_NCCL_VERSION / 10000, SHIM_NCCL_VERSION / 100 % 100, SHIM_NCCL_VERSION % 100,
             tutti_version_string());

@@ -3,8 +3,7 @@
  * Groups. Between start and end a thread's calls and creations are checked and kept. The outermost
  * end first makes the communicators, then passes all calls to Tutti as one group of its own.
  */
-#include "create.h"
-#include "real.h"
+#include "shim.h"
 
 #include <stdlib.h>
 

@@ -6,12 +6,11 @@
  * library's id. So all ranks decide alike. A rank that cannot reach the store fails at once, and
  * the others when their time is over.
  */
-#include "create.h"
+#include "shim.h"
 
 #include "base/deadline.h"
 #include "comm/unique_id.h"
 #include "ipc/process.h"
-#include "real.h"
 #include "store/store.h"
 
 #include <ifaddrs.h>

@@ -5,9 +5,10 @@
  * programs deregister before they abort. NVIDIA's communicator of the handle, if there is one, gets
  * the windows.
  */
+#include "shim.h"
+
 #include "cuda/driver/memory.h"
 #include "cuda/kernels/arena.h"
-#include "real.h"
 
 #include <pthread.h>
 #include <stdlib.h>

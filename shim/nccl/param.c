@@ -2,7 +2,8 @@
 /* Parameters: the variables of NCCL's that have an effect here, as the process has them. */
 #include "shim.h"
 
-#include <errno.h>
+#include "base/parse.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,30 +47,26 @@ NCCL_DEFINE(ncclResult_t, ncclParamBind, ncclParamHandle_t *handle, const char *
     return *handle ? ncclSuccess : ncclInvalidArgument;
 }
 
-/* Reads a whole number between two limits. */
-static ncclResult_t number(ncclParamHandle_t handle, int64_t least, uint64_t most, uint64_t *value)
+/* Reads a whole number between two limits. `out`: where it will go. */
+static ncclResult_t number(ncclParamHandle_t handle, int64_t least, int64_t most, const void *out,
+                           int64_t *value)
 {
-    char *end;
-    if (!handle)
-        return fail(ncclInvalidArgument, "ncclParamGet: the parameter is NULL");
-    const char *text = value_of(handle);
-    const bool negative = *text == '-';
-    errno = 0;
-    *value = negative ? (uint64_t)strtoll(text, &end, 0) : strtoull(text, &end, 0);
-    if (errno || end == text || *end || (negative ? (int64_t)*value < least : *value > most))
-        return fail(ncclInvalidArgument, "%s=%s: no whole number from %" PRId64 " to %" PRIu64,
-                    handle->key, text, least, most);
+    if (!handle || !out)
+        return fail(ncclInvalidArgument, "ncclParamGet: NULL");
+    if (!parse_number(value_of(handle), least, most, value))
+        return fail(ncclInvalidArgument, "%s=%s: no whole number from %" PRId64 " to %" PRId64,
+                    handle->key, value_of(handle), least, most);
     return ncclSuccess;
 }
 
 #define PARAM_NUMBER(name, type, least, most)                                                      \
     NCCL_DEFINE(ncclResult_t, name, ncclParamHandle_t handle, type *out)                           \
     {                                                                                              \
-        uint64_t value;                                                                            \
-        const ncclResult_t result = number(handle, least, most, &value);                           \
-        if (result == ncclSuccess && out)                                                          \
+        int64_t value;                                                                             \
+        const ncclResult_t result = number(handle, least, most, out, &value);                      \
+        if (result == ncclSuccess)                                                                 \
             *out = (type)value;                                                                    \
-        return out ? result : fail(ncclInvalidArgument, "%s: NULL", #name);                        \
+        return result;                                                                             \
     }
 PARAM_NUMBER(ncclParamGetI8, int8_t, INT8_MIN, INT8_MAX)
 PARAM_NUMBER(ncclParamGetI16, int16_t, INT16_MIN, INT16_MAX)
@@ -78,7 +75,7 @@ PARAM_NUMBER(ncclParamGetI64, int64_t, INT64_MIN, INT64_MAX)
 PARAM_NUMBER(ncclParamGetU8, uint8_t, 0, UINT8_MAX)
 PARAM_NUMBER(ncclParamGetU16, uint16_t, 0, UINT16_MAX)
 PARAM_NUMBER(ncclParamGetU32, uint32_t, 0, UINT32_MAX)
-PARAM_NUMBER(ncclParamGetU64, uint64_t, 0, UINT64_MAX)
+PARAM_NUMBER(ncclParamGetU64, uint64_t, 0, INT64_MAX)
 
 NCCL_DEFINE(ncclResult_t, ncclParamGetStr, ncclParamHandle_t handle, const char **out)
 {

@@ -4,7 +4,7 @@
  * the copy that is loaded, which is this one. So the other is opened by its absolute path, and
  * keeps its symbols to itself.
  */
-#include "real.h"
+#include "shim.h"
 
 #include "base/log.h"
 

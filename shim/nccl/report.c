@@ -12,6 +12,8 @@ static const struct report_text text = {
     .count = SYMBOLS,
 };
 
+enum server { SERVER_TUTTI, SERVER_REAL, SERVER_SHIM };
+
 static bool is_local(enum symbol symbol)
 {
     enum { TUTTI, BOTH, LOCAL, REAL };

@@ -27,6 +27,7 @@
 #include "symbols.h"
 #include "tutti/tutti.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 
 /* NCCL's version whose functions these are; ncclGetVersion() without NVIDIA's library. */
@@ -66,8 +67,6 @@ struct ncclComm {
     bool has_grow; /* an id of ncclCommGetUniqueId() was not used yet */
 };
 
-struct create;
-
 extern const char *const symbol_names[SYMBOLS];
 
 /* ---- error.c --------------------------------------------------------------------------------- */
@@ -89,8 +88,6 @@ ncclResult_t outcome_tell(const struct outcome *outcome);
 /* Reads NCCL_DEBUG; before the first line of the log. */
 void log_start(void);
 
-EXPORT const char *ncclGetErrorString(ncclResult_t result);
-
 /* ---- comm.c ---------------------------------------------------------------------------------- */
 
 /* Checks a handle and counts the caller, until comm_leave(); an abort waits for it. `ready`: the
@@ -102,6 +99,8 @@ ncclResult_t comm_leave(ncclComm_t comm, ncclResult_t result);
  * thread's, whose context is made current if it has none. */
 ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *parent, int device,
                            enum symbol symbol, ncclComm_t *comm);
+/* Takes a configuration's maxCTAs, unless it is undefined. */
+ncclResult_t max_blocks_read(int most, int *max_blocks, const char *name);
 /* Destroys what a handle holds, once no thread is in a call on it, and frees it. */
 ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol);
 
@@ -112,6 +111,28 @@ static inline ncclResult_t comm_state(const struct ncclComm *comm)
 
 /* ---- create.c -------------------------------------------------------------------------------- */
 
+/* What makes or finalizes a communicator, kept until it may run. */
+struct create {
+    struct create *next;
+    /* Makes create->comm, on its device. A comm->comm that stays NULL, and no comm->real: this rank
+     * gets none. */
+    ncclResult_t (*make)(struct create *create);
+    enum symbol symbol;
+    ncclComm_t comm;         /* what is made; of a finalize: what is finalized */
+    ncclComm_t parent;       /* NULL: none */
+    ncclComm_t *destination; /* NULL until a success; no address: the caller has the handle */
+    ncclUniqueId id;
+    bool has_id;
+    int color, key;
+    unsigned members; /* a bit for each rank of the parent that takes part */
+    bool waits;       /* the caller waits for the end; else a thread of its own frees this */
+    pthread_t thread; /* if started */
+    bool started;
+    struct outcome outcome;
+};
+
+/* Makes `create` of a handle and what makes it, and runs or keeps it. Takes the handle over. */
+ncclResult_t create_start(const struct create *given);
 /* Runs creations that were kept, each in a thread if there are several, writes what the callers
  * wait for, and frees the list. InProgress: threads go on with those that do not block. */
 ncclResult_t creates_run(struct create *list);
@@ -122,7 +143,13 @@ ncclResult_t create_real(ncclComm_t comm, enum symbol symbol);
 /* Aborts. True if a thread is at work on the handle: it will free it. */
 bool create_abandon(ncclComm_t comm);
 
-EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
+/* ---- hosts.c --------------------------------------------------------------------------------- */
+
+/* Finds who serves the ranks of an id: NVIDIA's library if `*real` is set, or if they are on
+ * several hosts, which sets it. *real_id is then the id for that library. All ranks decide alike.
+ */
+ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, const char *name,
+                          bool *real, ncclUniqueId *real_id);
 
 /* ---- group.c --------------------------------------------------------------------------------- */
 
@@ -152,9 +179,6 @@ ncclResult_t group_refuse(ncclResult_t result);
 /* Whether the thread's group has calls on the communicator. */
 bool group_uses(ncclComm_t comm);
 
-EXPORT ncclResult_t ncclGroupStart(void);
-EXPORT ncclResult_t ncclGroupEnd(void);
-
 /* ---- call.c ---------------------------------------------------------------------------------- */
 
 /* Passes one call to Tutti, on this stream, or to NVIDIA's library. */
@@ -173,14 +197,51 @@ struct ncclWindow_vidmem {
 /* Registers the windows with NVIDIA's communicator, which is new. */
 ncclResult_t windows_register(ncclComm_t comm);
 
-/* ---- report.c -------------------------------------------------------------------------------- */
+/* ---- real.c ---------------------------------------------------------------------------------- */
 
-enum server { SERVER_TUTTI, SERVER_REAL, SERVER_SHIM };
+/* NVIDIA's libnccl.so.2, opened by the first call that needs it, and never closed. False if there
+ * is none, or one older than 2.28: real_absent() says why. */
+bool real_library(void);
+/* A function by its name; NULL if the library or the function is not there. */
+void *real_function(enum symbol symbol);
+/* The same, with the type of our function of that name. */
+#define REAL(name) ((__typeof__(&(name)))real_function(SYMBOL_##name))
+
+/* The error of a call that only NVIDIA's library could serve. */
+ncclResult_t real_absent(enum symbol symbol);
+/* As fail_real(), of a call on NVIDIA's communicator, once that is ready again: with
+ * NCCL_COMM_BLOCKING=0 the call returns early. */
+ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, const char *call);
+/* Whether NVIDIA's library serves everything: TUTTI_DISABLE is set, or the launcher has started
+ * ranks on several hosts. Equal on all ranks. */
+bool real_serves_all(void);
+
+/* ---- report.c -------------------------------------------------------------------------------- */
 
 /* Counts a call with its time, if TUTTI_NCCL_REPORT is set. begin: 0 if it is not. */
 int64_t report_begin(void);
 void report_end(enum symbol symbol, bool by_real, size_t bytes, int64_t begin);
 /* Counts a call where it begins, unless its time is counted elsewhere. */
 void report_call(enum symbol symbol, bool by_real);
+
+/* ---- NCCL's functions that one file calls and another one, or a later line, defines ---------- */
+
+EXPORT const char *ncclGetErrorString(ncclResult_t result);
+EXPORT const char *ncclGetLastError(ncclComm_t comm);
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
+EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
+                                           ncclConfig_t *config);
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
+                                  ncclConfig_t *config);
+EXPORT ncclResult_t ncclCommCount(const ncclComm_t comm, int *count);
+EXPORT ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank);
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm);
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm);
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm);
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
+EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
+                                           ncclWindow_t *made, int flags);
+EXPORT ncclResult_t ncclGroupStart(void);
+EXPORT ncclResult_t ncclGroupEnd(void);
 
 #endif

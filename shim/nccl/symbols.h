@@ -26,11 +26,11 @@
     X(ncclCommInitAll, TUTTI)                                                                      \
     X(ncclCommFinalize, BOTH)                                                                      \
     X(ncclCommSplit, BOTH)                                                                         \
-    X(ncclCommShrink, BOTH)                                                                        \
+    X(ncclCommShrink, TUTTI)                                                                       \
     X(ncclCommGrow, TUTTI)                                                                         \
     X(ncclCommDestroy, BOTH)                                                                       \
     X(ncclCommAbort, BOTH)                                                                         \
-    X(ncclCommRevoke, BOTH)                                                                        \
+    X(ncclCommRevoke, TUTTI)                                                                       \
     X(ncclCommGetUniqueId, TUTTI)                                                                  \
     X(ncclCommGetAsyncError, BOTH)                                                                 \
     X(ncclCommCount, LOCAL)                                                                        \

@@ -81,6 +81,7 @@ static void served(void)
     ncclRedOp_t op;
     float scalar = 1;
     void *memory;
+    int count = 0;
     device_enter(0);
     OK(ncclGetUniqueId(&id));
     OK(ncclCommInitRank(&comm, 12, id, 3));
@@ -92,6 +93,9 @@ static void served(void)
     OK(ncclGroupEnd());
     OK(ncclCommSplit(comm, 1, 0, &child, NULL));
     OK(ncclCommGetAsyncError(child, &error));
+    OK(ncclCommCount(child, &count));
+    CHECK(count == 12);
+    OK(ncclSend(&id, 1, ncclInt8, 11, child, NULL));
     OK(ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat32, ncclScalarHostImmediate, comm));
     OK(ncclRedOpDestroy(op, comm));
     OK(ncclMemAlloc(&memory, 8));
@@ -101,7 +105,8 @@ static void served(void)
     OK(ncclCommFinalize(child));
     OK(ncclCommDestroy(child));
     OK(ncclCommAbort(comm));
-    CHECK(strcmp(calls(), " id init all_reduce all_reduce send split alloc destroy abort") == 0);
+    CHECK(strcmp(calls(), " id init all_reduce all_reduce send split send alloc destroy abort") ==
+          0);
 }
 
 /* NVIDIA's function returns before its communicator is there. */
