@@ -463,6 +463,7 @@ static ncclResult_t make_at_store(struct create *create)
     struct tutti_comm_options options = options_make();
     struct tutti_exchanger members;
     char name[32];
+    comm->lineage = name_next(parent, create->members, create->color);
     enum tutti_status status = shared_open(parent, create->members, &members);
     if (status == TUTTI_OK)
         status = tutti_exchanger_all_gather(&members, &own, sizeof own, all, 0);
@@ -480,7 +481,7 @@ static ncclResult_t make_at_store(struct create *create)
     return fail_status(status, symbol_names[create->symbol]);
 }
 
-static ncclResult_t split_real(struct create *create)
+static ncclResult_t make_split_real(struct create *create)
 {
     ncclComm_t parent = create->parent, comm = create->comm;
     const char *name = symbol_names[create->symbol];
@@ -497,12 +498,7 @@ static ncclResult_t split_real(struct create *create)
 static ncclResult_t make_split(struct create *create)
 {
     ncclComm_t parent = create->parent, comm = create->comm;
-    if (!parent->comm)
-        return split_real(create);
-    create->members = every_rank(parent);
     comm->lineage = name_next(parent, create->members, create->color);
-    if (parent->revoked)
-        return make_at_store(create);
     const ncclResult_t result =
         fail_status(tutti_comm_split(parent->comm, create->color, create->key, NULL, &comm->comm),
                     symbol_names[create->symbol]);
@@ -517,8 +513,7 @@ NCCL_DEFINE(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, nc
             ncclConfig_t *config)
 {
     static_assert((int)NCCL_SPLIT_NOCOLOR == TUTTI_NO_COLOR, "one number");
-    struct create create = {.make = make_split,
-                            .symbol = SYMBOL_ncclCommSplit,
+    struct create create = {.symbol = SYMBOL_ncclCommSplit,
                             .parent = comm,
                             .destination = made,
                             .color = color,
@@ -526,16 +521,12 @@ NCCL_DEFINE(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, nc
     ncclResult_t result = derive_begin(&create, config);
     if (result != ncclSuccess)
         return result;
+    create.make = !comm->comm ? make_split_real : comm->revoked ? make_at_store : make_split;
+    create.members = comm->comm ? every_rank(comm) : 0;
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
         result = fail(ncclInvalidArgument,
                       "ncclCommSplit: color %d: expected 0 or more, or NCCL_SPLIT_NOCOLOR", color);
     return derive_end(&create, result);
-}
-
-static ncclResult_t make_shrunk(struct create *create)
-{
-    create->comm->lineage = name_next(create->parent, create->members, create->color);
-    return make_at_store(create);
 }
 
 /* The bits of the ranks that are not left out. */
@@ -564,8 +555,10 @@ static ncclResult_t members_read(const struct ncclComm *comm, const int *exclude
 NCCL_DEFINE(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excluded, int count,
             ncclComm_t *made, ncclConfig_t *config, int flags)
 {
-    struct create create = {
-        .make = make_shrunk, .symbol = SYMBOL_ncclCommShrink, .parent = comm, .destination = made};
+    struct create create = {.make = make_at_store,
+                            .symbol = SYMBOL_ncclCommShrink,
+                            .parent = comm,
+                            .destination = made};
     ncclResult_t result = derive_begin(&create, config);
     if (result != ncclSuccess)
         return result;
