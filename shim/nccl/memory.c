@@ -19,6 +19,7 @@
 /* What ncclMemAlloc() has given. */
 struct allocation {
     struct allocation *next;
+    const struct cuda_driver *driver;
     struct cuda_memory memory; /* of 0 bytes: of cuMemAlloc() */
 };
 
@@ -27,20 +28,21 @@ static struct allocation *allocations;
 
 /* As symmetric memory is: that other processes can map. NVIDIA's library takes no other memory for
  * symmetric windows. A driver that cannot export gives ordinary memory. */
-static enum tutti_status allocate(size_t bytes, struct cuda_memory *memory)
+static enum tutti_status allocate(size_t bytes, struct allocation *made)
 {
-    const struct cuda_driver *driver;
     CUdevice device;
     int fd;
-    enum tutti_status status = cuda_driver_open(&driver);
+    enum tutti_status status = cuda_driver_open(&made->driver);
     if (status == TUTTI_OK)
-        status = CUDA_CALL(driver, ctx_device, &device);
+        status = CUDA_CALL(made->driver, ctx_device, &device);
     if (status != TUTTI_OK)
         return status;
-    status = cuda_memory_create(driver, device, bytes, memory, &fd);
+    status = cuda_memory_create(made->driver, device, bytes, &made->memory, &fd);
+    if (status == TUTTI_ERR_CUDA)
+        return CUDA_CALL(made->driver, mem_alloc, &made->memory.base, bytes);
     if (status == TUTTI_OK)
         close(fd);
-    return status == TUTTI_ERR_CUDA ? CUDA_CALL(driver, mem_alloc, &memory->base, bytes) : status;
+    return status;
 }
 
 NCCL_DEFINE(ncclResult_t, ncclMemAlloc, void **memory, size_t bytes)
@@ -54,7 +56,7 @@ NCCL_DEFINE(ncclResult_t, ncclMemAlloc, void **memory, size_t bytes)
     struct allocation *made = calloc(1, sizeof *made);
     if (!made)
         return fail(ncclSystemError, "ncclMemAlloc: no memory");
-    const enum tutti_status status = allocate(bytes, &made->memory);
+    const enum tutti_status status = allocate(bytes, made);
     if (status != TUTTI_OK) {
         free(made);
         return fail_status(status, "ncclMemAlloc");
@@ -70,8 +72,8 @@ NCCL_DEFINE(ncclResult_t, ncclMemAlloc, void **memory, size_t bytes)
 
 NCCL_DEFINE(ncclResult_t, ncclMemFree, void *memory)
 {
-    const struct cuda_driver *driver;
     const int64_t begin = report_begin();
+    enum tutti_status status = TUTTI_OK;
     if (!memory)
         return ncclSuccess;
     if (real_serves_all() && real_library())
@@ -86,11 +88,10 @@ NCCL_DEFINE(ncclResult_t, ncclMemFree, void *memory)
     pthread_mutex_unlock(&lock);
     if (!found)
         return fail(ncclInvalidArgument, "ncclMemFree: %p is not of ncclMemAlloc()", memory);
-    enum tutti_status status = cuda_driver_open(&driver);
     if (found->memory.bytes)
-        cuda_memory_unmap(driver, &found->memory);
+        cuda_memory_unmap(found->driver, &found->memory);
     else
-        status = CUDA_CALL(driver, mem_free, found->memory.base);
+        status = CUDA_CALL(found->driver, mem_free, found->memory.base);
     report_end(SYMBOL_ncclMemFree, false, 0, begin);
     free(found);
     return fail_status(status, "ncclMemFree");
@@ -146,23 +147,20 @@ NCCL_DEFINE(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void *memory,
     if (!memory || !made || bytes == 0)
         return comm_leave(comm,
                           fail(ncclInvalidArgument, "ncclCommWindowRegister: NULL, or 0 bytes"));
-    struct ncclWindow_vidmem *window = calloc(1, sizeof *window), **end = &comm->windows;
+    struct ncclWindow_vidmem *window = malloc(sizeof *window), **end = &comm->windows;
     if (!window)
         return comm_leave(comm, fail(ncclSystemError, "ncclCommWindowRegister: no memory"));
-    window->memory = memory;
-    window->bytes = bytes;
-    window->flags = flags;
+    *window = (struct ncclWindow_vidmem){.memory = memory, .bytes = bytes, .flags = flags};
     if (comm->real)
         result = window_register(comm, window);
     if (result != ncclSuccess) {
         free(window);
-        window = NULL;
+        return comm_leave(comm, result);
     }
     /* All ranks register in one order, and NVIDIA's communicator gets them in that order. */
     while (*end)
         end = &(*end)->next;
-    *end = window;
-    *made = window;
+    *end = *made = window;
     return comm_leave(comm, result);
 }
 
