@@ -45,14 +45,13 @@ static tutti_op_t op_of(const struct ncclComm *comm, ncclRedOp_t op)
 static ncclResult_t op_create(ncclComm_t comm, ncclRedOp_t *op, const void *scalar,
                               ncclDataType_t dtype, ncclScalarResidence_t residence)
 {
-    static const char name[] = "ncclRedOpCreatePreMulSum";
     int index = 0;
     while (index < comm->op_count && comm->ops[index])
         index++;
     if (index == comm->op_count) {
         tutti_op_t *ops = realloc(comm->ops, (size_t)(index + 1) * sizeof *ops);
         if (!ops)
-            return fail(ncclSystemError, "%s: no memory", name);
+            return fail(ncclSystemError, SYMBOL_ncclRedOpCreatePreMulSum, "no memory");
         comm->ops = ops;
         comm->op_count++;
     }
@@ -60,26 +59,25 @@ static ncclResult_t op_create(ncclComm_t comm, ncclRedOp_t *op, const void *scal
     return fail_status((residence == ncclScalarDevice ? tutti_op_create_premul_sum_device
                                                       : tutti_op_create_premul_sum_typed)(
                            scalar, dtypes[dtype], &comm->ops[index]),
-                       name);
+                       SYMBOL_ncclRedOpCreatePreMulSum);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scalar,
             ncclDataType_t dtype, ncclScalarResidence_t residence, ncclComm_t comm)
 {
-    static const char name[] = "ncclRedOpCreatePreMulSum";
     ncclResult_t result = comm_enter(comm, SYMBOL_ncclRedOpCreatePreMulSum, true);
     if (result != ncclSuccess)
         return result;
     if (!op || !scalar || !dtype_bytes(dtype) ||
         (residence != ncclScalarDevice && residence != ncclScalarHostImmediate))
-        result = fail(ncclInvalidArgument,
-                      "%s: op or scalar is NULL, or data type %d or residence %d is not NCCL's",
-                      name, (int)dtype, (int)residence);
+        result = fail(ncclInvalidArgument, SYMBOL_ncclRedOpCreatePreMulSum,
+                      "op or scalar is NULL, or data type %d or residence %d is not NCCL's",
+                      (int)dtype, (int)residence);
     else if (comm->comm)
         result = op_create(comm, op, scalar, dtype, residence);
     else
         result = fail_real(REAL(ncclRedOpCreatePreMulSum)(op, scalar, dtype, residence, comm->real),
-                           name);
+                           SYMBOL_ncclRedOpCreatePreMulSum);
     return comm_leave(comm, result);
 }
 
@@ -90,10 +88,10 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
         return result;
     tutti_op_t *place = place_of(comm, op);
     if (!comm->comm && comm->real) {
-        result = fail_real(REAL(ncclRedOpDestroy)(op, comm->real), "ncclRedOpDestroy");
+        result = fail_real(REAL(ncclRedOpDestroy)(op, comm->real), SYMBOL_ncclRedOpDestroy);
     } else if (!place || !*place) {
-        result = fail(ncclInvalidArgument,
-                      "ncclRedOpDestroy: %d is no premultiplied sum of this communicator", (int)op);
+        result = fail(ncclInvalidArgument, SYMBOL_ncclRedOpDestroy,
+                      "%d is no premultiplied sum of this communicator", (int)op);
     } else {
         tutti_op_destroy(*place);
         *place = NULL;
@@ -105,18 +103,16 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
 
 static ncclResult_t config_read(struct call *call, const ncclCollConfig_t *config)
 {
-    const char *name = symbol_names[call->symbol];
     if (config->magic != NCCL_API_MAGIC || config->size < sizeof *config)
-        return fail(ncclInvalidArgument,
-                    "%s: the configuration was not initialized: use NCCL_COLLCONFIG_INITIALIZER",
-                    name);
+        return fail(ncclInvalidArgument, call->symbol,
+                    "the configuration was not initialized: use NCCL_COLLCONFIG_INITIALIZER");
     if (config->algSelection && *config->algSelection && config->forceAlgSelection)
-        return fail(ncclInvalidUsage,
-                    "%s: algSelection \"%s\" names algorithms of NCCL's: leave it NULL, or set "
+        return fail(ncclInvalidUsage, call->symbol,
+                    "algSelection \"%s\" names algorithms of NCCL's: leave it NULL, or set "
                     "forceAlgSelection to 0",
-                    name, config->algSelection);
+                    config->algSelection);
     call->launched = config->launchCompletionEvent;
-    return max_blocks_read(config->maxCTAs, &call->max_blocks, name);
+    return max_blocks_read(config->maxCTAs, &call->max_blocks, call->symbol);
 }
 
 static bool reduces(enum symbol kind)
@@ -128,7 +124,6 @@ static bool reduces(enum symbol kind)
 /* Checks a call and passes it on, or keeps it for the end of the group. */
 static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
 {
-    const char *name = symbol_names[call.symbol];
     const struct ncclComm *comm = call.comm;
     ncclResult_t result = comm_enter(call.comm, call.symbol, true);
     if (result != ncclSuccess)
@@ -136,9 +131,9 @@ static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
     call.max_blocks = comm->max_blocks;
     if (!dtype_bytes(call.dtype))
         result =
-            fail(ncclInvalidArgument, "%s: %d is no data type of NCCL's", name, (int)call.dtype);
+            fail(ncclInvalidArgument, call.symbol, "%d is no data type of NCCL's", (int)call.dtype);
     else if (call.peer < 0 || call.peer >= comm->ranks)
-        result = fail(ncclInvalidArgument, "%s: rank %d: expected 0 to %d", name, call.peer,
+        result = fail(ncclInvalidArgument, call.symbol, "rank %d: expected 0 to %d", call.peer,
                       comm->ranks - 1);
     else if (config)
         result = config_read(&call, config);
@@ -289,17 +284,15 @@ static ncclResult_t invoke(void *function, const struct call *call)
 static ncclResult_t submit_real(const struct call *call)
 {
     void *function = real_function(call->kind);
-    return function ? fail_real(invoke(function, call), symbol_names[call->symbol])
-                    : real_absent(call->kind);
+    return function ? fail_real(invoke(function, call), call->symbol) : real_absent(call->kind);
 }
 
 ncclResult_t call_submit(const struct call *call, tutti_stream_t stream)
 {
     const bool by_tutti = call->comm->comm;
     const int64_t begin = report_begin();
-    const ncclResult_t result = by_tutti
-                                    ? fail_status(submit(call, stream), symbol_names[call->symbol])
-                                    : submit_real(call);
+    const ncclResult_t result =
+        by_tutti ? fail_status(submit(call, stream), call->symbol) : submit_real(call);
     report_end(call->symbol, !by_tutti, call->count * dtype_bytes(call->dtype), begin);
     return result;
 }

@@ -20,18 +20,17 @@ static void nap(void)
 
 /* ---- entry ----------------------------------------------------------------------------------- */
 
-static ncclResult_t check_ready(const struct ncclComm *comm, const char *name)
+static ncclResult_t check_ready(const struct ncclComm *comm, enum symbol symbol)
 {
     const ncclResult_t state = comm_state(comm);
     if (state == ncclInProgress)
-        return fail(ncclInvalidUsage,
-                    "%s: the communicator is not ready: wait until ncclCommGetAsyncError() no "
-                    "longer says ncclInProgress",
-                    name);
+        return fail(ncclInvalidUsage, symbol,
+                    "the communicator is not ready: wait until ncclCommGetAsyncError() no longer "
+                    "says ncclInProgress");
     if (state != ncclSuccess)
         return outcome_tell(&comm->outcome);
     if (comm->revoked || comm->finalized || comm->suspended)
-        return fail(ncclInvalidUsage, "%s: the communicator has been %s", name,
+        return fail(ncclInvalidUsage, symbol, "the communicator has been %s",
                     comm->revoked     ? "revoked or aborted"
                     : comm->finalized ? "finalized"
                                       : "suspended: call ncclCommResume() first");
@@ -41,11 +40,10 @@ static ncclResult_t check_ready(const struct ncclComm *comm, const char *name)
 ncclResult_t comm_enter(ncclComm_t comm, enum symbol symbol, bool ready)
 {
     if (!comm || comm->magic != MAGIC)
-        return fail(ncclInvalidArgument, "%s: comm is NULL, or no communicator",
-                    symbol_names[symbol]);
+        return fail(ncclInvalidArgument, symbol, "comm is NULL, or no communicator");
     order_fetch_add_relaxed_u32(&comm->inside, 1);
     report_call(symbol, comm_state(comm) == ncclSuccess && !comm->comm);
-    const ncclResult_t result = ready ? check_ready(comm, symbol_names[symbol]) : ncclSuccess;
+    const ncclResult_t result = ready ? check_ready(comm, symbol) : ncclSuccess;
     return result == ncclSuccess ? result : comm_leave(comm, result);
 }
 
@@ -59,12 +57,12 @@ ncclResult_t comm_leave(ncclComm_t comm, ncclResult_t result)
 
 /* Sets the context of a handle: the device's primary one, or the current one, or, as the CUDA
  * runtime does, device 0's. */
-static ncclResult_t context_find(ncclComm_t comm, int device, const char *name)
+static ncclResult_t context_find(ncclComm_t comm, int device, enum symbol symbol)
 {
     const struct cuda_driver *driver;
     enum tutti_status status = cuda_driver_open(&driver);
     if (status != TUTTI_OK)
-        return fail_status(status, name);
+        return fail_status(status, symbol);
     comm->driver = driver;
     if (device < 0 && driver->ctx_current(&comm->context) == CUDA_SUCCESS && comm->context) {
         driver->ctx_device(&comm->device);
@@ -72,43 +70,41 @@ static ncclResult_t context_find(ncclComm_t comm, int device, const char *name)
     }
     comm->device = device < 0 ? 0 : device;
     if (driver->primary_retain(&comm->context, comm->device) != CUDA_SUCCESS)
-        return fail(ncclUnhandledCudaError, "%s: cannot use CUDA device %d", name, comm->device);
+        return fail(ncclUnhandledCudaError, symbol, "cannot use CUDA device %d", comm->device);
     if (device < 0)
         driver->ctx_push(comm->context);
     return ncclSuccess;
 }
 
-ncclResult_t max_blocks_read(int most, int *max_blocks, const char *name)
+ncclResult_t max_blocks_read(int most, int *max_blocks, enum symbol symbol)
 {
     if (most == NCCL_CONFIG_UNDEF_INT)
         return ncclSuccess;
     if (most < 1)
-        return fail(ncclInvalidArgument, "%s: maxCTAs is %d: expected 1 or more", name, most);
+        return fail(ncclInvalidArgument, symbol, "maxCTAs is %d: expected 1 or more", most);
     *max_blocks = most;
     return ncclSuccess;
 }
 
 /* Reads a program's configuration, of its size. */
-static ncclResult_t config_read(ncclComm_t comm, const ncclConfig_t *given, const char *name)
+static ncclResult_t config_read(ncclComm_t comm, const ncclConfig_t *given, enum symbol symbol)
 {
     ncclConfig_t config;
-    size_t size;
     if (!given)
         return ncclSuccess;
-    memcpy(&size, given, sizeof size);
-    if (size < offsetof(ncclConfig_t, blocking) + sizeof config.blocking ||
+    if (given->size < offsetof(ncclConfig_t, blocking) + sizeof config.blocking ||
         given->magic != NCCL_API_MAGIC)
-        return fail(ncclInvalidArgument,
-                    "%s: the configuration was not initialized: use NCCL_CONFIG_INITIALIZER", name);
+        return fail(ncclInvalidArgument, symbol,
+                    "the configuration was not initialized: use NCCL_CONFIG_INITIALIZER");
     config = (ncclConfig_t){.blocking = NCCL_CONFIG_UNDEF_INT, .maxCTAs = NCCL_CONFIG_UNDEF_INT};
-    memcpy(&config, given, size < sizeof config ? size : sizeof config);
+    memcpy(&config, given, given->size < sizeof config ? given->size : sizeof config);
     if (config.blocking != NCCL_CONFIG_UNDEF_INT) {
         if (config.blocking != 0 && config.blocking != 1)
-            return fail(ncclInvalidArgument, "%s: blocking is %d: expected 0 or 1", name,
+            return fail(ncclInvalidArgument, symbol, "blocking is %d: expected 0 or 1",
                         config.blocking);
         comm->blocking = config.blocking;
     }
-    return max_blocks_read(config.maxCTAs, &comm->max_blocks, name);
+    return max_blocks_read(config.maxCTAs, &comm->max_blocks, symbol);
 }
 
 /* As with NCCL, its variables go before what the program says. NCCL's operations wait for a late
@@ -127,11 +123,10 @@ static void variables_read(ncclComm_t comm)
 ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *parent, int device,
                            enum symbol symbol, ncclComm_t *made)
 {
-    const char *name = symbol_names[symbol];
     ncclComm_t comm = calloc(1, sizeof *comm);
     log_start();
     if (!comm)
-        return fail(ncclSystemError, "%s: no memory", name);
+        return fail(ncclSystemError, symbol, "no memory");
     comm->magic = MAGIC;
     ncclResult_t result = ncclSuccess;
     if (parent) {
@@ -142,10 +137,10 @@ ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *pa
         comm->max_blocks = parent->max_blocks;
     } else {
         comm->blocking = true;
-        result = context_find(comm, device, name);
+        result = context_find(comm, device, symbol);
     }
     if (result == ncclSuccess)
-        result = config_read(comm, config, name);
+        result = config_read(comm, config, symbol);
     variables_read(comm);
     if (result == ncclSuccess)
         *made = comm;
@@ -155,26 +150,25 @@ ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *pa
 }
 
 /* Destroys Tutti's communicator once the other threads have left it. */
-static ncclResult_t tutti_end(ncclComm_t comm, const char *name)
+static ncclResult_t tutti_end(ncclComm_t comm, enum symbol symbol)
 {
     for (int naps = 0; naps < LEAVE_NAPS; naps++) {
         if (order_load_acquire_u32(&comm->inside) == 0) { /* acquire N3a */
             const enum tutti_status status = tutti_comm_destroy(comm->comm);
             if (status != TUTTI_ERR_CONCURRENT)
-                return fail_status(status, name);
+                return fail_status(status, symbol);
         }
         nap();
     }
-    return fail(ncclInvalidUsage, "%s: another thread is in a call on the communicator", name);
+    return fail(ncclInvalidUsage, symbol, "another thread is in a call on the communicator");
 }
 
 ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
 {
-    const char *name = symbol_names[symbol];
-    ncclResult_t result = comm->comm ? tutti_end(comm, name) : ncclSuccess;
+    ncclResult_t result = comm->comm ? tutti_end(comm, symbol) : ncclSuccess;
     if (result == ncclSuccess && comm->real)
         result = fail_real(
-            (comm->revoked ? REAL(ncclCommAbort) : REAL(ncclCommDestroy))(comm->real), name);
+            (comm->revoked ? REAL(ncclCommAbort) : REAL(ncclCommDestroy))(comm->real), symbol);
     if (result != ncclSuccess)
         return result;
     for (int i = 0; i < comm->op_count; i++)
@@ -197,10 +191,9 @@ ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
 static ncclResult_t make_finalized(struct create *create)
 {
     const struct ncclComm *comm = create->comm;
-    const char *name = symbol_names[create->symbol];
     if (comm->real && !comm->comm)
-        return real_wait(comm->real, REAL(ncclCommFinalize)(comm->real), name);
-    return fail_status(tutti_comm_finalize(comm->comm, -1), name);
+        return real_wait(comm->real, REAL(ncclCommFinalize)(comm->real), create->symbol);
+    return fail_status(tutti_comm_finalize(comm->comm, -1), create->symbol);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclCommFinalize, ncclComm_t comm)
@@ -223,9 +216,8 @@ static ncclResult_t check_end(ncclComm_t comm, enum symbol symbol)
     if (result != ncclSuccess)
         return result;
     if (group_uses(comm))
-        result = fail(ncclInvalidUsage,
-                      "%s: the open group has calls on the communicator: call ncclGroupEnd() first",
-                      symbol_names[symbol]);
+        result = fail(ncclInvalidUsage, symbol,
+                      "the open group has calls on the communicator: call ncclGroupEnd() first");
     return comm_leave(comm, result);
 }
 
@@ -254,10 +246,10 @@ NCCL_DEFINE(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int flags)
     if (result != ncclSuccess)
         return result;
     if (flags != NCCL_REVOKE_DEFAULT)
-        result = fail(ncclInvalidArgument, "ncclCommRevoke: flags %d: expected 0", flags);
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommRevoke, "flags %d: expected 0", flags);
     else if (!comm->comm)
-        result = fail(ncclInvalidUsage, "ncclCommRevoke: NVIDIA's library serves the communicator: "
-                                        "call ncclCommAbort()");
+        result = fail(ncclInvalidUsage, SYMBOL_ncclCommRevoke,
+                      "NVIDIA's library serves the communicator: call ncclCommAbort()");
     if (result == ncclSuccess) {
         comm->revoked = true;
         tutti_comm_abort(comm->comm);
@@ -273,7 +265,7 @@ NCCL_DEFINE(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *
     if (result != ncclSuccess)
         return result;
     if (!error)
-        return comm_leave(comm, fail(ncclInvalidArgument, "ncclCommGetAsyncError: NULL"));
+        return comm_leave(comm, fail(ncclInvalidArgument, SYMBOL_ncclCommGetAsyncError, "NULL"));
     *error = comm_state(comm);
     if (*error == ncclSuccess && comm->comm && !comm->revoked) {
         *error = result_of(tutti_comm_status(comm->comm, NULL));
@@ -295,7 +287,7 @@ static ncclResult_t tell(ncclComm_t comm, enum symbol symbol, int *value, size_t
     if (value)
         memcpy(value, (const char *)comm + member, sizeof *value);
     else
-        result = fail(ncclInvalidArgument, "%s: the result is NULL", symbol_names[symbol]);
+        result = fail(ncclInvalidArgument, symbol, "the result is NULL");
     return comm_leave(comm, result);
 }
 
@@ -330,12 +322,11 @@ NCCL_DEFINE(ncclResult_t, ncclCommQueryProperties, ncclComm_t comm, void *proper
     if (result != ncclSuccess)
         return result;
     if (!own || own->magic != NCCL_API_MAGIC || own->size < sizeof *own) {
-        result = fail(ncclInvalidArgument,
-                      "ncclCommQueryProperties: the struct was not initialized: use "
-                      "NCCL_COMM_PROPERTIES_INITIALIZER");
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommQueryProperties,
+                      "the struct was not initialized: use NCCL_COMM_PROPERTIES_INITIALIZER");
     } else if (comm->real && REAL(ncclCommQueryProperties)) {
         result = fail_real(REAL(ncclCommQueryProperties)(comm->real, properties),
-                           "ncclCommQueryProperties");
+                           SYMBOL_ncclCommQueryProperties);
     } else {
         own->rank = comm->rank;
         own->ranks = comm->ranks;
@@ -348,7 +339,7 @@ NCCL_DEFINE(ncclResult_t, ncclCommQueryProperties, ncclComm_t comm, void *proper
 NCCL_DEFINE(ncclResult_t, ncclGetVersion, int *version)
 {
     if (!version)
-        return fail(ncclInvalidArgument, "ncclGetVersion: NULL");
+        return fail(ncclInvalidArgument, SYMBOL_ncclGetVersion, "NULL");
     *version = SHIM_NCCL_VERSION;
     return real_library() ? REAL(ncclGetVersion)(version) : ncclSuccess;
 }
@@ -358,9 +349,10 @@ NCCL_DEFINE(ncclResult_t, ncclGetVersion, int *version)
 NCCL_DEFINE(ncclResult_t, ncclSetEncryption, const ncclEncryptionConfig_t *config)
 {
     if (!config || config->magic != NCCL_API_MAGIC)
-        return fail(ncclInvalidArgument, "ncclSetEncryption: the configuration is NULL or was not "
-                                         "initialized: use NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+        return fail(ncclInvalidArgument, SYMBOL_ncclSetEncryption,
+                    "the configuration is NULL or was not initialized: use "
+                    "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
     return real_serves_all() && REAL(ncclSetEncryption)
-               ? fail_real(REAL(ncclSetEncryption)(config), "ncclSetEncryption")
+               ? fail_real(REAL(ncclSetEncryption)(config), SYMBOL_ncclSetEncryption)
                : ncclSuccess;
 }

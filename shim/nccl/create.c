@@ -59,8 +59,8 @@ static void create_make(struct create *create)
     const struct cuda_driver *driver = create->comm->driver;
     const int64_t begin = report_begin();
     bool pushed;
-    ncclResult_t result = fail_status(cuda_context_enter(driver, create->comm->context, &pushed),
-                                      symbol_names[create->symbol]);
+    ncclResult_t result =
+        fail_status(cuda_context_enter(driver, create->comm->context, &pushed), create->symbol);
     if (result == ncclSuccess) {
         result = create->make(create);
         cuda_context_leave(driver, pushed);
@@ -105,8 +105,8 @@ static bool create_launch(struct create *create, pthread_t *thread)
 {
     if (thread_start(thread, create_thread, create))
         return true;
-    outcome_keep(&create->outcome, fail(ncclSystemError, "%s: cannot start a thread: %s",
-                                        symbol_names[create->symbol], strerror(errno)));
+    outcome_keep(&create->outcome, fail(ncclSystemError, create->symbol,
+                                        "cannot start a thread: %s", strerror(errno)));
     return false;
 }
 
@@ -174,9 +174,8 @@ void creates_drop(struct create *list)
         if (create->destination) {
             comm_free(create->comm, create->symbol);
         } else if (comm_state(create->comm) == ncclInProgress) { /* the program has the handle */
-            outcome_keep(&create->outcome,
-                         fail(ncclInvalidUsage, "%s: its group was refused or not ended",
-                              symbol_names[create->symbol]));
+            outcome_keep(&create->outcome, fail(ncclInvalidUsage, create->symbol,
+                                                "its group was refused or not ended"));
             handle_release(create->comm, create);
         }
         free(create);
@@ -189,7 +188,7 @@ ncclResult_t create_start(const struct create *given)
     if (!create) {
         if (given->destination)
             comm_free(given->comm, given->symbol);
-        return fail(ncclSystemError, "%s: no memory", symbol_names[given->symbol]);
+        return fail(ncclSystemError, given->symbol, "no memory");
     }
     *create = *given;
     create->next = NULL;
@@ -259,11 +258,11 @@ static ncclResult_t id_tell(ncclComm_t comm, bool gives, ncclUniqueId *id, enum 
         status = tutti_exchanger_all_gather(&ranks, &own, sizeof own, all, 0);
     tutti_store_close(ranks.store);
     if (status != TUTTI_OK)
-        return fail_status(status, symbol_names[symbol]);
+        return fail_status(status, symbol);
     while (giver < comm->ranks && !all[giver].gives)
         giver++;
     if (giver == comm->ranks)
-        return fail(ncclInvalidArgument, "%s: no rank has an id", symbol_names[symbol]);
+        return fail(ncclInvalidArgument, symbol, "no rank has an id");
     *id = all[giver].id;
     return ncclSuccess;
 }
@@ -286,7 +285,7 @@ static ncclResult_t real_init(ncclComm_t comm, const ncclUniqueId *id, enum symb
         return real_absent(symbol);
     ncclResult_t result =
         REAL(ncclCommInitRankConfig)(&comm->real, comm->ranks, *id, comm->rank, NULL);
-    result = real_wait(comm->real, result, symbol_names[symbol]);
+    result = real_wait(comm->real, result, symbol);
     if (result != ncclSuccess)
         comm->real = NULL;
     return result;
@@ -299,8 +298,8 @@ ncclResult_t create_real(ncclComm_t comm, enum symbol symbol)
         return ncclSuccess;
     if (!real_library())
         return real_absent(symbol);
-    const bool gives = comm->rank == 0 &&
-                       fail_real(REAL(ncclGetUniqueId)(&id), symbol_names[symbol]) == ncclSuccess;
+    const bool gives =
+        comm->rank == 0 && fail_real(REAL(ncclGetUniqueId)(&id), symbol) == ncclSuccess;
     ncclResult_t result = id_tell(comm, gives, &id, symbol);
     if (result == ncclSuccess)
         result = real_init(comm, &id, symbol);
@@ -309,16 +308,9 @@ ncclResult_t create_real(ncclComm_t comm, enum symbol symbol)
 
 /* ---- ranks that have an id ------------------------------------------------------------------- */
 
-static bool wants_device_api(void)
-{
-    const char *text = getenv("TUTTI_NCCL_DEVICE_API");
-    return text && strcmp(text, "1") == 0;
-}
-
 static ncclResult_t make_of_id(struct create *create)
 {
     ncclComm_t comm = create->comm;
-    const char *name = symbol_names[create->symbol];
     const struct tutti_comm_options options = options_make();
     bool real = comm->ranks > CUDA_RANKS;
     struct tutti_unique_id id;
@@ -326,36 +318,38 @@ static ncclResult_t make_of_id(struct create *create)
     memcpy(&id, &create->id, sizeof id);
     comm->lineage = name_of(&id, sizeof id);
     if (comm->ranks > 1) {
-        const ncclResult_t result = server_agree(comm, &create->id, name, &real, &real_id);
+        const ncclResult_t result =
+            server_agree(comm, &create->id, create->symbol, &real, &real_id);
         if (result != ncclSuccess)
             return result;
     }
     return real ? real_init(comm, &real_id, create->symbol)
                 : fail_status(tutti_comm_create_from_id(&id, comm->rank, comm->ranks, &options,
                                                         &comm->comm),
-                              name);
+                              create->symbol);
 }
 
 static ncclResult_t make_rank(struct create *create)
 {
-    ncclComm_t comm = create->comm;
+    const char *device_api = getenv("TUTTI_NCCL_DEVICE_API");
     if (real_serves_all())
-        return real_init(comm, &create->id, create->symbol);
+        return real_init(create->comm, &create->id, create->symbol);
     const ncclResult_t result = make_of_id(create);
-    return result == ncclSuccess && wants_device_api() ? create_real(comm, create->symbol) : result;
+    return result == ncclSuccess && device_api && strcmp(device_api, "1") == 0
+               ? create_real(create->comm, create->symbol)
+               : result;
 }
 
 /* Of all functions that give each rank an id and a number. */
 static ncclResult_t init_rank(ncclComm_t *destination, int ranks, const ncclUniqueId *id, int rank,
                               const ncclConfig_t *config, int device, enum symbol symbol)
 {
-    const char *name = symbol_names[symbol];
     struct create create = {.make = make_rank, .symbol = symbol, .destination = destination};
     ncclResult_t result = ncclSuccess;
     if (!destination || !id)
-        result = fail(ncclInvalidArgument, "%s: the communicator or the id is NULL", name);
+        result = fail(ncclInvalidArgument, symbol, "the communicator or the id is NULL");
     else if (ranks < 1 || rank < 0 || rank >= ranks)
-        result = fail(ncclInvalidArgument, "%s: rank %d of %d: expected 0 to the number - 1", name,
+        result = fail(ncclInvalidArgument, symbol, "rank %d of %d: expected 0 to the number - 1",
                       rank, ranks);
     else
         result = comm_allocate(config, NULL, device, symbol, &create.comm);
@@ -389,11 +383,8 @@ NCCL_DEFINE(ncclResult_t, ncclCommInitRankScalable, ncclComm_t *comm, int ranks,
             int id_count, ncclUniqueId *ids, ncclConfig_t *config)
 {
     if (id_count < 1 || id_count > ranks)
-        return group_refuse(
-            fail(ncclInvalidArgument,
-                 "ncclCommInitRankScalable: %d ids: expected 1 to %d, the number of "
-                 "ranks",
-                 id_count, ranks));
+        return group_refuse(fail(ncclInvalidArgument, SYMBOL_ncclCommInitRankScalable,
+                                 "%d ids: expected 1 to %d, the number of ranks", id_count, ranks));
     return init_rank(comm, ranks, ids, rank, config, -1, SYMBOL_ncclCommInitRankScalable);
 }
 
@@ -401,13 +392,13 @@ NCCL_DEFINE(ncclResult_t, ncclCommInitAll, ncclComm_t *comms, int devices, const
 {
     ncclUniqueId id;
     if (!comms || devices < 1)
-        return fail(ncclInvalidArgument, "ncclCommInitAll: %d devices, or NULL: expected 1 or more",
-                    devices);
+        return fail(ncclInvalidArgument, SYMBOL_ncclCommInitAll,
+                    "%d devices, or NULL: expected 1 or more", devices);
     for (int i = 0; list && i < devices; i++)
         for (int j = 0; j < i; j++)
             if (list[i] == list[j])
-                return fail(ncclInvalidUsage, "ncclCommInitAll: device %d is in the list twice",
-                            list[i]);
+                return fail(ncclInvalidUsage, SYMBOL_ncclCommInitAll,
+                            "device %d is in the list twice", list[i]);
     ncclResult_t result = ncclGetUniqueId(&id);
     if (result == ncclSuccess)
         result = ncclGroupStart();
@@ -425,14 +416,13 @@ NCCL_DEFINE(ncclResult_t, ncclCommInitAll, ncclComm_t *comms, int devices, const
 static ncclResult_t derive_begin(struct create *create, const ncclConfig_t *config)
 {
     ncclComm_t parent = create->parent;
-    const char *name = symbol_names[create->symbol];
     ncclResult_t result = comm_enter(parent, create->symbol, false);
     if (result != ncclSuccess)
         return group_refuse(result);
     if (comm_state(parent) == ncclInProgress)
-        result = fail(ncclInvalidUsage, "%s: the communicator is not ready yet", name);
+        result = fail(ncclInvalidUsage, create->symbol, "the communicator is not ready yet");
     else if (!create->destination)
-        result = fail(ncclInvalidArgument, "%s: the new communicator is NULL", name);
+        result = fail(ncclInvalidArgument, create->symbol, "the new communicator is NULL");
     else
         result = comm_allocate(config, parent, -1, create->symbol, &create->comm);
     if (result != ncclSuccess)
@@ -478,20 +468,19 @@ static ncclResult_t make_at_store(struct create *create)
         status = tutti_comm_create(members.store, comm->rank, comm->ranks, &options, &comm->comm);
     }
     tutti_store_close(members.store);
-    return fail_status(status, symbol_names[create->symbol]);
+    return fail_status(status, create->symbol);
 }
 
 static ncclResult_t make_split_real(struct create *create)
 {
     ncclComm_t parent = create->parent, comm = create->comm;
-    const char *name = symbol_names[create->symbol];
     ncclResult_t result =
         REAL(ncclCommSplit)(parent->real, create->color, create->key, &comm->real, NULL);
-    result = real_wait(parent->real, result, name);
+    result = real_wait(parent->real, result, create->symbol);
     if (result == ncclSuccess && comm->real)
-        result = fail_real(REAL(ncclCommCount)(comm->real, &comm->ranks), name);
+        result = fail_real(REAL(ncclCommCount)(comm->real, &comm->ranks), create->symbol);
     if (result == ncclSuccess && comm->real)
-        result = fail_real(REAL(ncclCommUserRank)(comm->real, &comm->rank), name);
+        result = fail_real(REAL(ncclCommUserRank)(comm->real, &comm->rank), create->symbol);
     return result;
 }
 
@@ -501,7 +490,7 @@ static ncclResult_t make_split(struct create *create)
     comm->lineage = name_next(parent, create->members, create->color);
     const ncclResult_t result =
         fail_status(tutti_comm_split(parent->comm, create->color, create->key, NULL, &comm->comm),
-                    symbol_names[create->symbol]);
+                    create->symbol);
     if (result == ncclSuccess && comm->comm) {
         comm->rank = tutti_comm_rank(comm->comm);
         comm->ranks = tutti_comm_world_size(comm->comm);
@@ -524,8 +513,8 @@ NCCL_DEFINE(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, nc
     create.make = !comm->comm ? make_split_real : comm->revoked ? make_at_store : make_split;
     create.members = comm->comm ? every_rank(comm) : 0;
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
-        result = fail(ncclInvalidArgument,
-                      "ncclCommSplit: color %d: expected 0 or more, or NCCL_SPLIT_NOCOLOR", color);
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommSplit,
+                      "color %d: expected 0 or more, or NCCL_SPLIT_NOCOLOR", color);
     return derive_end(&create, result);
 }
 
@@ -534,19 +523,19 @@ static ncclResult_t members_read(const struct ncclComm *comm, const int *exclude
                                  unsigned *members)
 {
     if (!comm->comm)
-        return fail(ncclInvalidUsage,
-                    "ncclCommShrink: Tutti shrinks its own communicators, of at most %d ranks of "
-                    "one host",
+        return fail(ncclInvalidUsage, SYMBOL_ncclCommShrink,
+                    "Tutti shrinks its own communicators, of at most %d ranks of one host",
                     CUDA_RANKS);
     if (count < 1 || !excluded)
-        return fail(ncclInvalidArgument, "ncclCommShrink: no rank is left out: expected 1 or more");
+        return fail(ncclInvalidArgument, SYMBOL_ncclCommShrink,
+                    "no rank is left out: expected 1 or more");
     *members = every_rank(comm);
     for (int i = 0; i < count; i++) {
         if (excluded[i] < 0 || excluded[i] >= comm->ranks || excluded[i] == comm->rank)
-            return fail(ncclInvalidArgument,
-                        "ncclCommShrink: rank %d is to be left out: expected a rank below %d, "
-                        "other than the caller's %d",
-                        excluded[i], comm->ranks, comm->rank);
+            return fail(
+                ncclInvalidArgument, SYMBOL_ncclCommShrink,
+                "rank %d is to be left out: expected a rank below %d, other than the caller's %d",
+                excluded[i], comm->ranks, comm->rank);
         *members &= ~(1u << excluded[i]);
     }
     return ncclSuccess;
@@ -578,10 +567,10 @@ NCCL_DEFINE(ncclResult_t, ncclCommGetUniqueId, ncclComm_t comm, ncclUniqueId *id
     if (result != ncclSuccess)
         return result;
     if (!id)
-        result = fail(ncclInvalidArgument, "ncclCommGetUniqueId: the id is NULL");
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommGetUniqueId, "the id is NULL");
     else if (comm->has_grow)
-        result = fail(ncclInvalidUsage, "ncclCommGetUniqueId: the last id has not been used yet: "
-                                        "call ncclCommGrow() with it first");
+        result = fail(ncclInvalidUsage, SYMBOL_ncclCommGetUniqueId,
+                      "the last id has not been used yet: call ncclCommGrow() with it first");
     else
         result = ncclGetUniqueId(id);
     comm->has_grow |= result == ncclSuccess;
@@ -610,12 +599,12 @@ NCCL_DEFINE(ncclResult_t, ncclCommGrow, ncclComm_t comm, int ranks, const ncclUn
     if (result != ncclSuccess)
         return result;
     if (!comm->comm || ranks <= comm->ranks || ranks > CUDA_RANKS)
-        result = fail(ncclInvalidArgument,
-                      "ncclCommGrow: %d ranks of %d: expected more ranks, and %d at most", ranks,
-                      comm->ranks, CUDA_RANKS);
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommGrow,
+                      "%d ranks of %d: expected more ranks, and %d at most", ranks, comm->ranks,
+                      CUDA_RANKS);
     else if (rank != -1)
-        result = fail(ncclInvalidArgument,
-                      "ncclCommGrow: rank %d: expected -1 of a rank that has a communicator", rank);
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommGrow,
+                      "rank %d: expected -1 of a rank that has a communicator", rank);
     create.comm->rank = comm->rank;
     create.comm->ranks = ranks;
     create.has_id = id != NULL;

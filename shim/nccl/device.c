@@ -16,10 +16,9 @@ static ncclResult_t no_real(enum symbol symbol)
 {
     if (!real_library())
         return real_absent(symbol);
-    return fail(ncclInvalidUsage,
-                "%s: NVIDIA's library serves this function, and has no communicator yet: all ranks "
-                "call ncclDevCommCreate() first, or set TUTTI_NCCL_DEVICE_API=1",
-                symbol_names[symbol]);
+    return fail(ncclInvalidUsage, symbol,
+                "NVIDIA's library serves this function, and has no communicator yet: all ranks "
+                "call ncclDevCommCreate() first, or set TUTTI_NCCL_DEVICE_API=1");
 }
 
 /* Calls NVIDIA's function of that name; an error of this function's if it or `handle` is not there.
@@ -31,7 +30,7 @@ static ncclResult_t no_real(enum symbol symbol)
     if (!function)                                                                                 \
         return real_absent(SYMBOL_##name);                                                         \
     const int64_t begin = report_begin();                                                          \
-    const ncclResult_t result = fail_real(function arguments, #name);                              \
+    const ncclResult_t result = fail_real(function arguments, SYMBOL_##name);                      \
     report_end(SYMBOL_##name, true, 0, begin);                                                     \
     return result
 

@@ -37,13 +37,14 @@ ncclResult_t outcome_tell(const struct outcome *outcome)
     return outcome->result;
 }
 
-ncclResult_t fail(ncclResult_t result, const char *format, ...)
+ncclResult_t fail(ncclResult_t result, enum symbol symbol, const char *format, ...)
 {
     char text[SHIM_ERROR_BYTES];
     va_list arguments;
     log_start();
+    const int length = snprintf(text, sizeof text, "%s: ", symbol_names[symbol]);
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    vsnprintf(text + length, sizeof text - (size_t)length, format, arguments);
     va_end(arguments);
     error_tell(text);
     log_write(TUTTI_LOG_WARN, -1, "NCCL: %s", text);
@@ -75,17 +76,17 @@ ncclResult_t result_of(enum tutti_status status)
     return ncclInternalError;
 }
 
-ncclResult_t fail_status(enum tutti_status status, const char *call)
+ncclResult_t fail_status(enum tutti_status status, enum symbol symbol)
 {
     return status == TUTTI_OK ? ncclSuccess
-                              : fail(result_of(status), "%s: %s", call, tutti_last_error());
+                              : fail(result_of(status), symbol, "%s", tutti_last_error());
 }
 
-ncclResult_t fail_real(ncclResult_t result, const char *call)
+ncclResult_t fail_real(ncclResult_t result, enum symbol symbol)
 {
     if (result == ncclSuccess || result == ncclInProgress)
         return result;
-    return fail(result, "%s, by NVIDIA's library: %s", call,
+    return fail(result, symbol, "by NVIDIA's library: %s",
                 REAL(ncclGetLastError) ? REAL(ncclGetLastError)(NULL) : ncclGetErrorString(result));
 }
 

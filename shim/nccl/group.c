@@ -38,7 +38,7 @@ static ncclResult_t stream_follow(ncclComm_t comm, tutti_stream_t after, tutti_s
     if (status == TUTTI_OK)
         status = CUDA_CALL(driver, stream_wait_event, cuda_stream_of(after), comm->event, 0);
     cuda_context_leave(driver, pushed);
-    return fail_status(status, "ncclGroupEnd");
+    return fail_status(status, SYMBOL_ncclGroupEnd);
 }
 
 static bool is_message(const struct call *call)
@@ -65,46 +65,32 @@ static ncclResult_t messages_join(const struct call *calls, int count, bool befo
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Calls of communicators that NVIDIA's library serves are a group of its own. */
-static ncclResult_t calls_run_real(const struct call *calls, int count)
-{
-    bool started = false;
-    ncclResult_t result = ncclSuccess;
-    for (int i = 0; i < count && result == ncclSuccess; i++) {
-        if (calls[i].comm->comm)
-            continue;
-        if (!started)
-            result = fail_real(REAL(ncclGroupStart)(), "ncclGroupStart");
-        started = true;
-        if (result == ncclSuccess)
-            result = call_submit(&calls[i], calls[i].stream);
-    }
-    const ncclResult_t ended =
-        started ? fail_real(REAL(ncclGroupEnd)(), "ncclGroupEnd") : ncclSuccess;
-    return result == ncclSuccess ? ended : result;
-}
-
+/* Calls of communicators that NVIDIA's library serves are a group of its own. A call that is
+ * refused makes the whole group fail; its error is the one to tell. */
 static ncclResult_t calls_run(struct call *calls, int count)
 {
-    ncclResult_t result = ncclSuccess;
+    bool by_real = false;
     if (count == 1)
         return call_submit(calls, calls->stream);
-    result = messages_join(calls, count, true);
+    ncclResult_t result = messages_join(calls, count, true);
     if (result == ncclSuccess)
-        result = fail_status(tutti_group_start(), "ncclGroupEnd");
+        result = fail_status(tutti_group_start(), SYMBOL_ncclGroupEnd);
     if (result != ncclSuccess)
         return result;
-    /* A call that is refused makes the whole group fail; its error is the one to tell. */
+    for (int i = 0; i < count; i++)
+        by_real |= !calls[i].comm->comm;
+    if (by_real)
+        result = fail_real(REAL(ncclGroupStart)(), SYMBOL_ncclGroupStart);
     for (int i = 0; i < count && result == ncclSuccess; i++)
-        if (calls[i].comm->comm)
-            result = call_submit(&calls[i],
-                                 is_message(&calls[i]) ? calls[i].comm->stream : calls[i].stream);
+        result =
+            call_submit(&calls[i], is_message(&calls[i]) ? calls[i].comm->stream : calls[i].stream);
     const enum tutti_status status = tutti_group_end();
     if (result == ncclSuccess)
-        result = fail_status(status, "ncclGroupEnd");
+        result = fail_status(status, SYMBOL_ncclGroupEnd);
+    const ncclResult_t ended = by_real ? REAL(ncclGroupEnd)() : ncclSuccess;
     if (result == ncclSuccess)
-        result = messages_join(calls, count, false);
-    return result == ncclSuccess ? calls_run_real(calls, count) : result;
+        result = fail_real(ended, SYMBOL_ncclGroupEnd);
+    return result == ncclSuccess ? messages_join(calls, count, false) : result;
 }
 
 static ncclResult_t calls_launched(const struct call *calls, int count)
@@ -112,8 +98,8 @@ static ncclResult_t calls_launched(const struct call *calls, int count)
     for (int i = 0; i < count; i++)
         if (calls[i].launched &&
             calls[i].comm->driver->event_record(calls[i].launched, cuda_stream_of(calls[i].stream)))
-            return fail(ncclUnhandledCudaError, "%s: cannot record launchCompletionEvent",
-                        symbol_names[calls[i].symbol]);
+            return fail(ncclUnhandledCudaError, calls[i].symbol,
+                        "cannot record launchCompletionEvent");
     return ncclSuccess;
 }
 
@@ -134,8 +120,8 @@ ncclResult_t group_call(struct call *call)
         const int most = own.most ? 2 * own.most : 16;
         struct call *calls = realloc(own.calls, (size_t)most * sizeof *calls);
         if (!calls)
-            return group_refuse(comm_leave(
-                call->comm, fail(ncclSystemError, "%s: no memory", symbol_names[call->symbol])));
+            return group_refuse(
+                comm_leave(call->comm, fail(ncclSystemError, call->symbol, "no memory")));
         own.calls = calls;
         own.most = most;
     }
@@ -217,7 +203,7 @@ NCCL_DEFINE(ncclResult_t, ncclGroupStart, void)
     pthread_once(&once, key_make);
     if (own.depth++ == 0 && pthread_setspecific(key, &own) != 0) {
         own.depth = 0;
-        return fail(ncclSystemError, "ncclGroupStart: no memory");
+        return fail(ncclSystemError, SYMBOL_ncclGroupStart, "no memory");
     }
     return ncclSuccess;
 }
@@ -225,10 +211,8 @@ NCCL_DEFINE(ncclResult_t, ncclGroupStart, void)
 static ncclResult_t group_leave(enum symbol symbol, bool drops)
 {
     if (!is_open())
-        return fail(ncclInvalidUsage,
-                    "%s: this thread has no open group: call ncclGroupStart() "
-                    "first",
-                    symbol_names[symbol]);
+        return fail(ncclInvalidUsage, symbol,
+                    "this thread has no open group: call ncclGroupStart() first");
     if (--own.depth)
         return ncclSuccess;
     const int64_t begin = report_begin();
@@ -246,9 +230,8 @@ NCCL_DEFINE(ncclResult_t, ncclGroupEnd, void)
 NCCL_DEFINE(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t *info)
 {
     if (info && info->magic != NCCL_SIM_MAGIC)
-        return fail(ncclInvalidArgument,
-                    "ncclGroupSimulateEnd: the struct was not initialized: use "
-                    "NCCL_SIM_INFO_INITIALIZER");
+        return fail(ncclInvalidArgument, SYMBOL_ncclGroupSimulateEnd,
+                    "the struct was not initialized: use NCCL_SIM_INFO_INITIALIZER");
     if (info)
         info->estimatedTime = -1;
     return group_leave(SYMBOL_ncclGroupSimulateEnd, true);

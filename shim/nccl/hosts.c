@@ -57,12 +57,12 @@ NCCL_DEFINE(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id)
     static_assert(sizeof *id == sizeof(struct tutti_unique_id), "copied as bytes");
     struct tutti_unique_id made;
     if (!id)
-        return fail(ncclInvalidArgument, "ncclGetUniqueId: the id is NULL");
+        return fail(ncclInvalidArgument, SYMBOL_ncclGetUniqueId, "the id is NULL");
     if (real_serves_all())
-        return real_library() ? fail_real(REAL(ncclGetUniqueId)(id), "ncclGetUniqueId")
+        return real_library() ? fail_real(REAL(ncclGetUniqueId)(id), SYMBOL_ncclGetUniqueId)
                               : real_absent(SYMBOL_ncclGetUniqueId);
     const ncclResult_t result =
-        fail_status(unique_id_make(address_of_host(), &made), "ncclGetUniqueId");
+        fail_status(unique_id_make(address_of_host(), &made), SYMBOL_ncclGetUniqueId);
     memcpy(id, &made, sizeof *id);
     return result;
 }
@@ -89,8 +89,8 @@ static enum tutti_status ranks_tell(struct tutti_exchanger *ranks, bool *real, s
     if (status == TUTTI_OK && *real) {
         own.has_library = real_library();
         if (own.has_library && ranks->rank == 0)
-            own.has_library =
-                fail_real(REAL(ncclGetUniqueId)(&own.real_id), "ncclGetUniqueId") == ncclSuccess;
+            own.has_library = fail_real(REAL(ncclGetUniqueId)(&own.real_id),
+                                        SYMBOL_ncclGetUniqueId) == ncclSuccess;
         status = tutti_exchanger_all_gather(ranks, &own, sizeof own, all, 0);
     }
     if (status == TUTTI_OK)
@@ -98,7 +98,7 @@ static enum tutti_status ranks_tell(struct tutti_exchanger *ranks, bool *real, s
     return status;
 }
 
-ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, const char *name,
+ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, enum symbol symbol,
                           bool *real, ncclUniqueId *real_id)
 {
     struct tutti_exchanger ranks = {
@@ -107,23 +107,23 @@ ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, c
     struct tutti_unique_id own;
     ncclResult_t result = ncclSuccess;
     if (!all)
-        return fail(ncclSystemError, "%s: no memory", name);
+        return fail(ncclSystemError, symbol, "no memory");
     memcpy(&own, id, sizeof own);
     enum tutti_status status = unique_id_store(&own, &ranks.store);
     if (status == TUTTI_OK)
         status = ranks_tell(&ranks, real, all);
     if (status != TUTTI_OK)
-        result = fail(result_of(status),
-                      "%s: %s. If the ranks run on several hosts: NCCL_SOCKET_IFNAME names the "
+        result = fail(result_of(status), symbol,
+                      "%s. If the ranks run on several hosts: NCCL_SOCKET_IFNAME names the "
                       "interface by which they reach each other; or set TUTTI_DISABLE=1 on all "
                       "ranks, and NVIDIA's library serves them",
-                      name, tutti_last_error());
+                      tutti_last_error());
     for (int r = 0; r < comm->ranks && *real && result == ncclSuccess; r++)
         if (!all[r].has_library)
-            result = fail(ncclInvalidUsage,
-                          "%s: a communicator of several hosts, or of %d ranks, needs NVIDIA's "
+            result = fail(ncclInvalidUsage, symbol,
+                          "a communicator of several hosts, or of %d ranks, needs NVIDIA's "
                           "library, which rank %d does not have: name it in TUTTI_NCCL_LIBRARY",
-                          name, comm->ranks, r);
+                          comm->ranks, r);
     if (result == ncclSuccess)
         *real_id = all[0].real_id;
     tutti_store_close(ranks.store);

@@ -49,17 +49,17 @@ NCCL_DEFINE(ncclResult_t, ncclMemAlloc, void **memory, size_t bytes)
 {
     const int64_t begin = report_begin();
     if (!memory || bytes == 0)
-        return fail(ncclInvalidArgument, "ncclMemAlloc: NULL, or 0 bytes");
+        return fail(ncclInvalidArgument, SYMBOL_ncclMemAlloc, "NULL, or 0 bytes");
     *memory = NULL;
     if (real_serves_all() && real_library())
-        return fail_real(REAL(ncclMemAlloc)(memory, bytes), "ncclMemAlloc");
+        return fail_real(REAL(ncclMemAlloc)(memory, bytes), SYMBOL_ncclMemAlloc);
     struct allocation *made = calloc(1, sizeof *made);
     if (!made)
-        return fail(ncclSystemError, "ncclMemAlloc: no memory");
+        return fail(ncclSystemError, SYMBOL_ncclMemAlloc, "no memory");
     const enum tutti_status status = allocate(bytes, made);
     if (status != TUTTI_OK) {
         free(made);
-        return fail_status(status, "ncclMemAlloc");
+        return fail_status(status, SYMBOL_ncclMemAlloc);
     }
     pthread_mutex_lock(&lock);
     made->next = allocations;
@@ -77,7 +77,7 @@ NCCL_DEFINE(ncclResult_t, ncclMemFree, void *memory)
     if (!memory)
         return ncclSuccess;
     if (real_serves_all() && real_library())
-        return fail_real(REAL(ncclMemFree)(memory), "ncclMemFree");
+        return fail_real(REAL(ncclMemFree)(memory), SYMBOL_ncclMemFree);
     pthread_mutex_lock(&lock);
     struct allocation **place = &allocations, *found;
     while (*place && (*place)->memory.base != cuda_address(memory))
@@ -87,14 +87,14 @@ NCCL_DEFINE(ncclResult_t, ncclMemFree, void *memory)
         *place = found->next;
     pthread_mutex_unlock(&lock);
     if (!found)
-        return fail(ncclInvalidArgument, "ncclMemFree: %p is not of ncclMemAlloc()", memory);
+        return fail(ncclInvalidArgument, SYMBOL_ncclMemFree, "%p is not of ncclMemAlloc()", memory);
     if (found->memory.bytes)
         cuda_memory_unmap(found->driver, &found->memory);
     else
         status = CUDA_CALL(found->driver, mem_free, found->memory.base);
     report_end(SYMBOL_ncclMemFree, false, 0, begin);
     free(found);
-    return fail_status(status, "ncclMemFree");
+    return fail_status(status, SYMBOL_ncclMemFree);
 }
 
 /* ---- registration ---------------------------------------------------------------------------- */
@@ -106,7 +106,7 @@ NCCL_DEFINE(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void *memory,
     if (result != ncclSuccess)
         return result;
     if (!memory || !handle || bytes == 0)
-        result = fail(ncclInvalidArgument, "ncclCommRegister: NULL, or 0 bytes");
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommRegister, "NULL, or 0 bytes");
     else
         *handle = memory;
     return comm_leave(comm, result);
@@ -126,7 +126,7 @@ static ncclResult_t window_register(ncclComm_t comm, struct ncclWindow_vidmem *w
     return real_wait(comm->real,
                      REAL(ncclCommWindowRegister)(comm->real, window->memory, window->bytes,
                                                   &window->real, window->flags),
-                     "ncclCommWindowRegister");
+                     SYMBOL_ncclCommWindowRegister);
 }
 
 ncclResult_t windows_register(ncclComm_t comm)
@@ -145,11 +145,11 @@ NCCL_DEFINE(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void *memory,
     if (result != ncclSuccess)
         return result;
     if (!memory || !made || bytes == 0)
-        return comm_leave(comm,
-                          fail(ncclInvalidArgument, "ncclCommWindowRegister: NULL, or 0 bytes"));
+        return comm_leave(
+            comm, fail(ncclInvalidArgument, SYMBOL_ncclCommWindowRegister, "NULL, or 0 bytes"));
     struct ncclWindow_vidmem *window = malloc(sizeof *window), **end = &comm->windows;
     if (!window)
-        return comm_leave(comm, fail(ncclSystemError, "ncclCommWindowRegister: no memory"));
+        return comm_leave(comm, fail(ncclSystemError, SYMBOL_ncclCommWindowRegister, "no memory"));
     *window = (struct ncclWindow_vidmem){.memory = memory, .bytes = bytes, .flags = flags};
     if (comm->real)
         result = window_register(comm, window);
@@ -173,12 +173,12 @@ NCCL_DEFINE(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_
     while (*place && *place != window)
         place = &(*place)->next;
     if (!*place)
-        return comm_leave(comm, fail(ncclInvalidArgument, "ncclCommWindowDeregister: this is no "
-                                                          "window of the communicator"));
+        return comm_leave(comm, fail(ncclInvalidArgument, SYMBOL_ncclCommWindowDeregister,
+                                     "this is no window of the communicator"));
     *place = window->next;
     if (window->real && comm->real)
         result = fail_real(REAL(ncclCommWindowDeregister)(comm->real, window->real),
-                           "ncclCommWindowDeregister");
+                           SYMBOL_ncclCommWindowDeregister);
     free(window);
     return comm_leave(comm, result);
 }
@@ -189,7 +189,7 @@ NCCL_DEFINE(ncclResult_t, ncclWinGetUserPtr, ncclComm_t comm, ncclWindow_t windo
     if (result != ncclSuccess)
         return result;
     if (!window || !memory)
-        result = fail(ncclInvalidArgument, "ncclWinGetUserPtr: NULL");
+        result = fail(ncclInvalidArgument, SYMBOL_ncclWinGetUserPtr, "NULL");
     else
         *memory = window->memory;
     return comm_leave(comm, result);
@@ -204,8 +204,8 @@ NCCL_DEFINE(ncclResult_t, ncclCommSuspend, ncclComm_t comm, int flags)
     if (result != ncclSuccess)
         return result;
     if (flags != NCCL_SUSPEND_MEM)
-        result = fail(ncclInvalidArgument, "ncclCommSuspend: flags %d: expected NCCL_SUSPEND_MEM",
-                      flags);
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommSuspend,
+                      "flags %d: expected NCCL_SUSPEND_MEM", flags);
     comm->suspended = result == ncclSuccess;
     return comm_leave(comm, result);
 }
@@ -216,7 +216,7 @@ NCCL_DEFINE(ncclResult_t, ncclCommResume, ncclComm_t comm)
     if (result != ncclSuccess)
         return result;
     if (!comm->suspended)
-        result = fail(ncclInvalidUsage, "ncclCommResume: the communicator is not suspended");
+        result = fail(ncclInvalidUsage, SYMBOL_ncclCommResume, "the communicator is not suspended");
     comm->suspended = false;
     return comm_leave(comm, result);
 }
@@ -229,7 +229,8 @@ NCCL_DEFINE(ncclResult_t, ncclCommMemStats, ncclComm_t comm, ncclCommMemStat_t s
         return result;
     const uint64_t arena = comm->comm && comm->ranks > 1 ? sizeof(struct cuda_arena) : 0;
     if (!value || (unsigned)stat > ncclStatGpuMemTotal)
-        result = fail(ncclInvalidArgument, "ncclCommMemStats: NULL, or no statistic %d", (int)stat);
+        result = fail(ncclInvalidArgument, SYMBOL_ncclCommMemStats, "NULL, or no statistic %d",
+                      (int)stat);
     else
         *value = stat == ncclStatGpuMemSuspended ? comm->suspended
                  : stat == ncclStatGpuMemSuspend ? 0

@@ -27,12 +27,12 @@ static const char *value_of(const struct ncclParamHandle *parameter)
     return text ? text : parameter->value;
 }
 
-static struct ncclParamHandle *find(const char *key)
+static struct ncclParamHandle *find(const char *key, enum symbol symbol)
 {
     for (int i = 0; key && i < PARAMETERS; i++)
         if (strcmp(parameters[i].key, key) == 0)
             return &parameters[i];
-    fail(ncclInvalidArgument,
+    fail(ncclInvalidArgument, symbol,
          "%s: expected NCCL_COMM_BLOCKING, NCCL_DEBUG or NCCL_MAX_CTAS, the parameters that have "
          "an effect here",
          key ? key : "NULL");
@@ -42,20 +42,21 @@ static struct ncclParamHandle *find(const char *key)
 NCCL_DEFINE(ncclResult_t, ncclParamBind, ncclParamHandle_t *handle, const char *key)
 {
     if (!handle)
-        return fail(ncclInvalidArgument, "ncclParamBind: NULL");
-    *handle = find(key);
+        return fail(ncclInvalidArgument, SYMBOL_ncclParamBind, "NULL");
+    *handle = find(key, SYMBOL_ncclParamBind);
     return *handle ? ncclSuccess : ncclInvalidArgument;
 }
 
 /* Reads a whole number between two limits. `out`: where it will go. */
 static ncclResult_t number(ncclParamHandle_t handle, int64_t least, int64_t most, const void *out,
-                           int64_t *value)
+                           int64_t *value, enum symbol symbol)
 {
     if (!handle || !out)
-        return fail(ncclInvalidArgument, "ncclParamGet: NULL");
+        return fail(ncclInvalidArgument, symbol, "NULL");
     if (!parse_number(value_of(handle), least, most, value))
-        return fail(ncclInvalidArgument, "%s=%s: no whole number from %" PRId64 " to %" PRId64,
-                    handle->key, value_of(handle), least, most);
+        return fail(ncclInvalidArgument, symbol,
+                    "%s=%s: no whole number from %" PRId64 " to %" PRId64, handle->key,
+                    value_of(handle), least, most);
     return ncclSuccess;
 }
 
@@ -63,7 +64,7 @@ static ncclResult_t number(ncclParamHandle_t handle, int64_t least, int64_t most
     NCCL_DEFINE(ncclResult_t, name, ncclParamHandle_t handle, type *out)                           \
     {                                                                                              \
         int64_t value;                                                                             \
-        const ncclResult_t result = number(handle, least, most, out, &value);                      \
+        const ncclResult_t result = number(handle, least, most, out, &value, SYMBOL_##name);       \
         if (result == ncclSuccess)                                                                 \
             *out = (type)value;                                                                    \
         return result;                                                                             \
@@ -80,7 +81,7 @@ PARAM_NUMBER(ncclParamGetU64, uint64_t, 0, INT64_MAX)
 NCCL_DEFINE(ncclResult_t, ncclParamGetStr, ncclParamHandle_t handle, const char **out)
 {
     if (!handle || !out)
-        return fail(ncclInvalidArgument, "ncclParamGetStr: NULL");
+        return fail(ncclInvalidArgument, SYMBOL_ncclParamGetStr, "NULL");
     *out = value_of(handle);
     return ncclSuccess;
 }
@@ -89,19 +90,18 @@ NCCL_DEFINE(ncclResult_t, ncclParamGetStr, ncclParamHandle_t handle, const char 
 NCCL_DEFINE(ncclResult_t, ncclParamGet, ncclParamHandle_t handle, void *out, int size, int *length)
 {
     if (!handle || !out || size < 1)
-        return fail(ncclInvalidArgument, "ncclParamGet: NULL, or no room");
+        return fail(ncclInvalidArgument, SYMBOL_ncclParamGet, "NULL, or no room");
     const int needed = snprintf(out, (size_t)size, "%s", value_of(handle)) + 1;
     if (length)
         *length = needed;
-    return needed <= size
-               ? ncclSuccess
-               : fail(ncclInvalidArgument, "ncclParamGet: %s has %d bytes, with %d there",
-                      handle->key, needed, size);
+    return needed <= size ? ncclSuccess
+                          : fail(ncclInvalidArgument, SYMBOL_ncclParamGet,
+                                 "%s has %d bytes, with %d there", handle->key, needed, size);
 }
 
 NCCL_DEFINE(ncclResult_t, ncclParamGetParameter, const char *key, const char **value, int *length)
 {
-    const struct ncclParamHandle *parameter = find(key);
+    const struct ncclParamHandle *parameter = find(key, SYMBOL_ncclParamGetParameter);
     if (!parameter || !value)
         return ncclInvalidArgument;
     *value = value_of(parameter);
@@ -114,7 +114,7 @@ NCCL_DEFINE(ncclResult_t, ncclParamGetAllParameterKeys, const char ***table, int
 {
     static const char *keys[PARAMETERS];
     if (!table || !length)
-        return fail(ncclInvalidArgument, "ncclParamGetAllParameterKeys: NULL");
+        return fail(ncclInvalidArgument, SYMBOL_ncclParamGetAllParameterKeys, "NULL");
     for (int i = 0; i < PARAMETERS; i++)
         keys[i] = parameters[i].key;
     *table = keys;

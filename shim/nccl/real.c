@@ -126,12 +126,11 @@ void *real_function(enum symbol symbol)
 
 ncclResult_t real_absent(enum symbol symbol)
 {
-    return fail(ncclInvalidUsage, "%s: only NVIDIA's library serves this function: %s",
-                symbol_names[symbol],
+    return fail(ncclInvalidUsage, symbol, "only NVIDIA's library serves this function: %s",
                 real_library() ? "the one that was found does not have it" : lacking);
 }
 
-ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, const char *call)
+ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, enum symbol symbol)
 {
     while (result == ncclInProgress) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -139,7 +138,7 @@ ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, const char *call)
         if (asked != ncclSuccess)
             result = asked;
     }
-    return fail_real(result, call);
+    return fail_real(result, symbol);
 }
 
 static bool serves_all;

@@ -71,12 +71,13 @@ extern const char *const symbol_names[SYMBOLS];
 
 /* ---- error.c --------------------------------------------------------------------------------- */
 
-/* Writes the message, logs it and returns the result. */
-ncclResult_t fail(ncclResult_t result, const char *format, ...) TUTTI_PRINTF(2, 3);
-/* The result for a status of Tutti, whose message is behind "CALL: ". */
-ncclResult_t fail_status(enum tutti_status status, const char *call);
+/* Writes the message, behind the function's name, logs it and returns the result. */
+ncclResult_t fail(ncclResult_t result, enum symbol symbol, const char *format, ...)
+    TUTTI_PRINTF(3, 4);
+/* The same for a status of Tutti, with Tutti's message. */
+ncclResult_t fail_status(enum tutti_status status, enum symbol symbol);
 /* The same for the result of NVIDIA's library. */
-ncclResult_t fail_real(ncclResult_t result, const char *call);
+ncclResult_t fail_real(ncclResult_t result, enum symbol symbol);
 /* NCCL's result for a status of Tutti. */
 ncclResult_t result_of(enum tutti_status status);
 /* Makes a text the thread's last message. */
@@ -100,7 +101,7 @@ ncclResult_t comm_leave(ncclComm_t comm, ncclResult_t result);
 ncclResult_t comm_allocate(const ncclConfig_t *config, const struct ncclComm *parent, int device,
                            enum symbol symbol, ncclComm_t *comm);
 /* Takes a configuration's maxCTAs, unless it is undefined. */
-ncclResult_t max_blocks_read(int most, int *max_blocks, const char *name);
+ncclResult_t max_blocks_read(int most, int *max_blocks, enum symbol symbol);
 /* Destroys what a handle holds, once no thread is in a call on it, and frees it. */
 ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol);
 
@@ -148,7 +149,7 @@ bool create_abandon(ncclComm_t comm);
 /* Finds who serves the ranks of an id: NVIDIA's library if `*real` is set, or if they are on
  * several hosts, which sets it. *real_id is then the id for that library. All ranks decide alike.
  */
-ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, const char *name,
+ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, enum symbol symbol,
                           bool *real, ncclUniqueId *real_id);
 
 /* ---- group.c --------------------------------------------------------------------------------- */
@@ -211,7 +212,7 @@ void *real_function(enum symbol symbol);
 ncclResult_t real_absent(enum symbol symbol);
 /* As fail_real(), of a call on NVIDIA's communicator, once that is ready again: with
  * NCCL_COMM_BLOCKING=0 the call returns early. */
-ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, const char *call);
+ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, enum symbol symbol);
 /* Whether NVIDIA's library serves everything: TUTTI_DISABLE is set, or the launcher has started
  * ranks on several hosts. Equal on all ranks. */
 bool real_serves_all(void);
