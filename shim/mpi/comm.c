@@ -81,6 +81,14 @@ static int progress(void *context)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
+/* Writes why MPI serves the communicator. */
+static bool refuse(const struct comm *comm)
+{
+    log_write(TUTTI_LOG_WARN, comm->rank, "MPI: MPI serves a communicator of %d ranks: %s",
+              comm->size, tutti_last_error());
+    return false;
+}
+
 /* Whether this rank could be served, before it knows of the others. */
 static bool serves(const struct comm *comm, struct card *card)
 {
@@ -93,11 +101,7 @@ static bool serves(const struct comm *comm, struct card *card)
     if (!self.host || tutti_info("enabled", enabled, sizeof enabled) != TUTTI_OK ||
         strcmp(enabled, "no") == 0)
         return false;
-    if (comm->rank != 0 || tutti_unique_id_create(&card->id) == TUTTI_OK)
-        return true;
-    log_write(TUTTI_LOG_WARN, comm->rank, "MPI: MPI serves a communicator of %d ranks: %s",
-              comm->size, tutti_last_error());
-    return false;
+    return comm->rank != 0 || tutti_unique_id_create(&card->id) == TUTTI_OK || refuse(comm);
 }
 
 /* True if all ranks are of one host and say that they serve. */
@@ -124,12 +128,9 @@ static void meet(struct comm *comm)
     own.serves = serves(comm, &own);
     if (!agree(comm, &own, all))
         return;
-    const enum tutti_status status =
-        tutti_comm_create_from_id(&all[0].id, comm->rank, comm->size, &options, &comm->tutti);
-    if (status != TUTTI_OK)
-        log_write(TUTTI_LOG_WARN, comm->rank, "MPI: MPI serves a communicator of %d ranks: %s",
-                  comm->size, tutti_last_error());
-    own.serves = status == TUTTI_OK;
+    own.serves = tutti_comm_create_from_id(&all[0].id, comm->rank, comm->size, &options,
+                                           &comm->tutti) == TUTTI_OK ||
+                 refuse(comm);
     if (!agree(comm, &own, all)) {
         tutti_comm_destroy(comm->tutti);
         comm->tutti = NULL;

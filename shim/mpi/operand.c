@@ -63,19 +63,6 @@ static int64_t displ_of(const struct serving *serving, const struct blocks *bloc
     return block_displ(serving->call, blocks->side, block);
 }
 
-static void begin(struct serving *serving, const struct side *side, int count, struct blocks *made)
-{
-    made->side = side;
-    made->count = count;
-    made->type = (struct type){.is_plain = true};
-    if (!type_find(serving->real, side->type, &made->type))
-        fail(serving, "MPI does not know a type");
-    else if (made->type.bytes > INT_MAX)
-        fail(serving, "an element of a derived type has more than 2 GiB");
-    for (int i = 0; i < count; i++)
-        made->counts[i] = (size_t)block_count(serving->call, side, i) * made->type.bytes;
-}
-
 /* Blocks of plain elements, as they lie. Displacements may be negative: base is the first block. */
 static void use_plain(const struct serving *serving, struct blocks *blocks)
 {
@@ -115,27 +102,34 @@ static void block_convert(struct serving *serving, const struct blocks *blocks, 
             blocks->base + blocks->displs[block], back);
 }
 
-void blocks_input(struct serving *serving, const struct side *side, int count,
-                  const struct blocks *written, struct blocks *made)
-{
-    begin(serving, side, count, made);
-    if (made->type.is_plain) {
-        use_plain(serving, made);
-        if (is_apart(made, written))
-            return;
-    }
-    use_buffer(serving, made);
-    for (int i = 0; i < count; i++)
-        block_convert(serving, made, i, false);
-}
-
 void blocks_output(struct serving *serving, const struct side *side, int count, struct blocks *made)
 {
-    begin(serving, side, count, made);
+    made->side = side;
+    made->count = count;
+    made->type = (struct type){.is_plain = true};
+    if (!type_find(serving->real, side->type, &made->type))
+        fail(serving, "MPI does not know a type");
+    else if (made->type.bytes > INT_MAX)
+        fail(serving, "an element of a derived type has more than 2 GiB");
+    for (int i = 0; i < count; i++)
+        made->counts[i] = (size_t)block_count(serving->call, side, i) * made->type.bytes;
     if (made->type.is_plain)
         use_plain(serving, made);
     else
         use_buffer(serving, made);
+}
+
+void blocks_input(struct serving *serving, const struct side *side, int count,
+                  const struct blocks *written, struct blocks *made)
+{
+    blocks_output(serving, side, count, made);
+    if (made->type.is_plain) {
+        if (is_apart(made, written))
+            return;
+        use_buffer(serving, made);
+    }
+    for (int i = 0; i < count; i++)
+        block_convert(serving, made, i, false);
 }
 
 void blocks_finish(struct serving *serving, const struct blocks *blocks)

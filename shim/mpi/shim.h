@@ -89,7 +89,7 @@ bool call_serve(const struct real *real, const struct call *call, int *code);
 
 /* ---- report.c -------------------------------------------------------------------------------- */
 
-enum server { SERVER_TUTTI, SERVER_MPI, SERVERS };
+enum server { SERVER_TUTTI, SERVER_MPI };
 
 /* Counts a call, if TUTTI_MPI_REPORT is set. begin: 0 if it is not. */
 int64_t report_begin(void);

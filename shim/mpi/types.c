@@ -33,8 +33,7 @@ static const struct op_row {
 enum {
     TYPES = sizeof type_rows / sizeof *type_rows,
     OPS = sizeof op_rows / sizeof *op_rows,
-    PLACES =
-        256, /* of a hash table, a power of two and more than twice as many as there are types */
+    PLACES = 256, /* of a hash table: a power of two, more than twice as many as types */
 };
 
 static struct type types[PLACES]; /* handle 0: free */
