@@ -242,31 +242,6 @@ static enum tutti_status shared_open(ncclComm_t comm, unsigned members,
     return tutti_store_open(url, 0, &ranks->store);
 }
 
-/* The rank that `gives` an id tells it to all others. */
-static ncclResult_t id_tell(ncclComm_t comm, bool gives, ncclUniqueId *id, enum symbol symbol)
-{
-    struct told {
-        bool gives;
-        ncclUniqueId id;
-    } own = {.gives = gives}, all[CUDA_RANKS];
-    struct tutti_exchanger ranks;
-    int giver = 0;
-    if (gives)
-        own.id = *id;
-    enum tutti_status status = shared_open(comm, every_rank(comm), &ranks);
-    if (status == TUTTI_OK)
-        status = tutti_exchanger_all_gather(&ranks, &own, sizeof own, all, 0);
-    tutti_store_close(ranks.store);
-    if (status != TUTTI_OK)
-        return fail_status(status, symbol);
-    while (giver < comm->ranks && !all[giver].gives)
-        giver++;
-    if (giver == comm->ranks)
-        return fail(ncclInvalidArgument, symbol, "no rank has an id");
-    *id = all[giver].id;
-    return ncclSuccess;
-}
-
 /* ---- Tutti's communicators ------------------------------------------------------------------- */
 
 static struct tutti_comm_options options_make(void)
@@ -293,14 +268,14 @@ static ncclResult_t real_init(ncclComm_t comm, const ncclUniqueId *id, enum symb
 
 ncclResult_t create_real(ncclComm_t comm, enum symbol symbol)
 {
+    struct tutti_exchanger ranks;
     ncclUniqueId id;
     if (comm->real)
         return ncclSuccess;
-    if (!real_library())
-        return real_absent(symbol);
-    const bool gives =
-        comm->rank == 0 && fail_real(REAL(ncclGetUniqueId)(&id), symbol) == ncclSuccess;
-    ncclResult_t result = id_tell(comm, gives, &id, symbol);
+    ncclResult_t result = fail_status(shared_open(comm, every_rank(comm), &ranks), symbol);
+    if (result == ncclSuccess)
+        result = real_agree(&ranks, symbol, &id);
+    tutti_store_close(ranks.store);
     if (result == ncclSuccess)
         result = real_init(comm, &id, symbol);
     return result == ncclSuccess ? windows_register(comm) : result;
@@ -580,11 +555,24 @@ NCCL_DEFINE(ncclResult_t, ncclCommGetUniqueId, ncclComm_t comm, ncclUniqueId *id
 /* One of the parent's ranks has the id, and tells the others. */
 static ncclResult_t make_grown(struct create *create)
 {
-    ncclResult_t result = id_tell(create->parent, create->has_id, &create->id, create->symbol);
+    ncclComm_t parent = create->parent;
+    struct told {
+        bool has_id;
+        ncclUniqueId id;
+    } own = {create->has_id, create->id}, all[CUDA_RANKS];
+    struct tutti_exchanger ranks;
+    enum tutti_status status = shared_open(parent, every_rank(parent), &ranks);
+    if (status == TUTTI_OK)
+        status = tutti_exchanger_all_gather(&ranks, &own, sizeof own, all, 0);
+    tutti_store_close(ranks.store);
+    for (int r = 0; r < ranks.size && status == TUTTI_OK; r++)
+        if (all[r].has_id)
+            create->id = all[r].id;
+    ncclResult_t result = fail_status(status, create->symbol);
     if (result == ncclSuccess)
         result = make_of_id(create);
     if (result == ncclSuccess)
-        create->parent->has_grow = false;
+        parent->has_grow = false;
     return result;
 }
 

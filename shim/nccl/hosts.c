@@ -9,6 +9,7 @@
 #include "shim.h"
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "comm/unique_id.h"
 #include "ipc/process.h"
 #include "store/store.h"
@@ -69,32 +70,45 @@ NCCL_DEFINE(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id)
 
 /* ---- who serves the ranks -------------------------------------------------------------------- */
 
-/* What a rank tells the others. */
-struct told {
-    uint64_t host;
-    uint64_t has_library; /* NVIDIA's */
-    ncclUniqueId real_id; /* of rank 0's library */
-};
+ncclResult_t real_agree(struct tutti_exchanger *ranks, enum symbol symbol, ncclUniqueId *id)
+{
+    struct told {
+        uint64_t has_library;
+        ncclUniqueId id;
+    } own = {.has_library = real_library()}, *all = malloc((size_t)ranks->size * sizeof *all);
+    if (!all)
+        return fail(ncclSystemError, symbol, "no memory");
+    if (own.has_library && ranks->rank == 0)
+        own.has_library = fail_real(REAL(ncclGetUniqueId)(&own.id), symbol) == ncclSuccess;
+    ncclResult_t result =
+        fail_status(tutti_exchanger_all_gather(ranks, &own, sizeof own, all, 0), symbol);
+    if (result == ncclSuccess && !real_library())
+        result = real_absent(symbol);
+    for (int r = 0; r < ranks->size && result == ncclSuccess; r++)
+        if (!all[r].has_library)
+            result = fail(ncclInvalidUsage, symbol,
+                          "all ranks need NVIDIA's library, and rank %d has none: name it in "
+                          "TUTTI_NCCL_LIBRARY there",
+                          r);
+    if (result == ncclSuccess)
+        *id = all[0].id;
+    free(all);
+    return result;
+}
 
-/* The ranks tell each other their hosts, and, if NVIDIA's library is to serve them, whether they
- * have it. */
-static enum tutti_status ranks_tell(struct tutti_exchanger *ranks, bool *real, struct told *all)
+/* True in *several if the ranks have several hosts. */
+static enum tutti_status hosts_compare(struct tutti_exchanger *ranks, bool *several)
 {
     struct process self;
+    uint64_t *hosts = malloc((size_t)ranks->size * sizeof *hosts);
+    if (!hosts)
+        return error_errno("the hosts of %d ranks", ranks->size);
     process_identify(&self);
-    struct told own = {.host = self.host};
-    enum tutti_status status = tutti_exchanger_all_gather(ranks, &own, sizeof own, all, 0);
+    const enum tutti_status status =
+        tutti_exchanger_all_gather(ranks, &self.host, sizeof self.host, hosts, 0);
     for (int r = 0; r < ranks->size && status == TUTTI_OK; r++)
-        *real |= all[r].host != own.host;
-    if (status == TUTTI_OK && *real) {
-        own.has_library = real_library();
-        if (own.has_library && ranks->rank == 0)
-            own.has_library = fail_real(REAL(ncclGetUniqueId)(&own.real_id),
-                                        SYMBOL_ncclGetUniqueId) == ncclSuccess;
-        status = tutti_exchanger_all_gather(ranks, &own, sizeof own, all, 0);
-    }
-    if (status == TUTTI_OK)
-        exchanger_end(ranks, DEADLINE_NEVER);
+        *several |= hosts[r] != self.host;
+    free(hosts);
     return status;
 }
 
@@ -103,30 +117,22 @@ ncclResult_t server_agree(const struct ncclComm *comm, const ncclUniqueId *id, e
 {
     struct tutti_exchanger ranks = {
         .struct_size = sizeof ranks, .prefix = "server", .rank = comm->rank, .size = comm->ranks};
-    struct told *all = malloc((size_t)comm->ranks * sizeof *all);
     struct tutti_unique_id own;
     ncclResult_t result = ncclSuccess;
-    if (!all)
-        return fail(ncclSystemError, symbol, "no memory");
     memcpy(&own, id, sizeof own);
     enum tutti_status status = unique_id_store(&own, &ranks.store);
     if (status == TUTTI_OK)
-        status = ranks_tell(&ranks, real, all);
+        status = hosts_compare(&ranks, real);
     if (status != TUTTI_OK)
         result = fail(result_of(status), symbol,
                       "%s. If the ranks run on several hosts: NCCL_SOCKET_IFNAME names the "
                       "interface by which they reach each other; or set TUTTI_DISABLE=1 on all "
                       "ranks, and NVIDIA's library serves them",
                       tutti_last_error());
-    for (int r = 0; r < comm->ranks && *real && result == ncclSuccess; r++)
-        if (!all[r].has_library)
-            result = fail(ncclInvalidUsage, symbol,
-                          "a communicator of several hosts, or of %d ranks, needs NVIDIA's "
-                          "library, which rank %d does not have: name it in TUTTI_NCCL_LIBRARY",
-                          comm->ranks, r);
-    if (result == ncclSuccess)
-        *real_id = all[0].real_id;
+    else if (*real)
+        result = real_agree(&ranks, symbol, real_id);
+    if (status == TUTTI_OK)
+        exchanger_end(&ranks, DEADLINE_NEVER);
     tutti_store_close(ranks.store);
-    free(all);
     return result;
 }

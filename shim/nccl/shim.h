@@ -146,6 +146,9 @@ bool create_abandon(ncclComm_t comm);
 
 /* ---- hosts.c --------------------------------------------------------------------------------- */
 
+/* The ranks tell each other whether they have NVIDIA's library, and rank 0 tells its id. All of
+ * them succeed, or none. */
+ncclResult_t real_agree(struct tutti_exchanger *ranks, enum symbol symbol, ncclUniqueId *id);
 /* Finds who serves the ranks of an id: NVIDIA's library if `*real` is set, or if they are on
  * several hosts, which sets it. *real_id is then the id for that library. All ranks decide alike.
  */

@@ -6,26 +6,18 @@
 #include <unistd.h>
 
 /* Each rank a process, as a launcher starts them; the parent has made the id. */
-static void test_processes(void **unused)
+static void processes_run(void (*run)(int rank, ncclUniqueId id))
 {
     ncclUniqueId id;
     pid_t pids[RANKS];
-    (void)unused;
     OK(ncclGetUniqueId(&id));
     for (int r = 0; r < RANKS; r++) {
         pids[r] = fork();
         CHECK(pids[r] >= 0);
         if (pids[r])
             continue;
-        ncclComm_t comm, child;
         device_enter(r);
-        const cudaStream_t stream = stream_create();
-        OK(ncclCommInitRank(&comm, RANKS, id, r));
-        OK(ncclCommSplit(comm, r == 0, 0, &child, NULL));
-        comm_check(comm, RANKS, stream);
-        comm_check(child, r == 0 ? 1 : RANKS - 1, stream);
-        OK(ncclCommDestroy(child));
-        OK(ncclCommDestroy(comm));
+        run(r, id);
         _exit(0);
     }
     for (int r = 0; r < RANKS; r++) {
@@ -34,9 +26,49 @@ static void test_processes(void **unused)
     }
 }
 
+static void process(int rank, ncclUniqueId id)
+{
+    ncclComm_t comm, child;
+    const cudaStream_t stream = stream_create();
+    OK(ncclCommInitRank(&comm, RANKS, id, rank));
+    OK(ncclCommSplit(comm, rank == 0, 0, &child, NULL));
+    comm_check(comm, RANKS, stream);
+    comm_check(child, rank == 0 ? 1 : RANKS - 1, stream);
+    OK(ncclCommDestroy(child));
+    OK(ncclCommDestroy(comm));
+}
+
+/* All ranks get the error at once: none waits for the rank that lacks NVIDIA's library. */
+static void lacking(int rank, ncclUniqueId id)
+{
+    ncclComm_t comm;
+    int made = 0;
+    setenv("TUTTI_TIMEOUT_MS", "5000", 1);
+    setenv("TUTTI_NCCL_LIBRARY", rank == 1 ? "/none" : REAL, 1);
+    OK(ncclCommInitRank(&comm, RANKS, id, rank));
+    CHECK(ncclDevCommCreate(comm, NULL, &made) == ncclInvalidUsage);
+    CHECK(strstr(ncclGetLastError(comm), "TUTTI_NCCL_LIBRARY"));
+    OK(ncclCommDestroy(comm));
+}
+
+static void test_processes(void **unused)
+{
+    (void)unused;
+    processes_run(process);
+}
+
+static void test_lacking(void **unused)
+{
+    (void)unused;
+    processes_run(lacking);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_processes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_lacking),
+    };
     harness_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
