@@ -332,15 +332,17 @@ static enum tutti_status close_count(struct file *file, const char *key, int64_t
     return status;
 }
 
-/* Counts itself as closed, as PyTorch's handles do. The last of all ranks removes the file. Best
- * effort: the file may be gone. */
+/* Counts itself as closed, as PyTorch's handles do. The last of all ranks removes the file: it
+ * reads again how many are closed, since others counted themselves after it. Best effort: the file
+ * may be gone. */
 static void file_close(void *context)
 {
     struct file *file = context;
     int64_t deadline = deadline_after(CLOSE_MS), closed, open = 1;
     if (close_count(file, "cleanup/", 1, deadline, &closed) == TUTTI_OK &&
         close_count(file, "refcount/", -1, deadline, &open) == TUTTI_OK && file->world_size > 0 &&
-        closed >= file->world_size && open == 0)
+        open == 0 && close_count(file, "cleanup/", 0, deadline, &closed) == TUTTI_OK &&
+        closed >= file->world_size)
         unlink(file->path);
     file_free(file);
 }

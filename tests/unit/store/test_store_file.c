@@ -275,6 +275,37 @@ static void the_last_of_all_ranks_removes_the_file(void **state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
+enum { CLOSERS = 4 };
+
+static pthread_barrier_t all_open;
+
+static void *close_with_the_others(void *store)
+{
+    pthread_barrier_wait(&all_open);
+    tutti_store_close(store);
+    return NULL;
+}
+
+static void handles_that_close_at_once_remove_the_file(void **state)
+{
+    tutti_store_t *store;
+    pthread_t threads[CLOSERS];
+    char text[160];
+    (void)state;
+    snprintf(text, sizeof text, "%s?world_size=%d", url, CLOSERS);
+    pthread_barrier_init(&all_open, NULL, CLOSERS);
+    for (int turn = 0; turn < 200; turn++) {
+        for (int i = 0; i < CLOSERS; i++) {
+            assert_int_equal(tutti_store_open(text, 1000, &store), TUTTI_OK);
+            assert_int_equal(pthread_create(&threads[i], NULL, close_with_the_others, store), 0);
+        }
+        for (int i = 0; i < CLOSERS; i++)
+            pthread_join(threads[i], NULL);
+        assert_int_equal(access(path, F_OK), -1);
+    }
+    pthread_barrier_destroy(&all_open);
+}
+
 int main(void)
 {
     static const struct suite_kind kind = {begin, open_one, end, true};
@@ -289,6 +320,7 @@ int main(void)
         TEST(a_held_lock_ends_in_a_time_out),
         TEST(a_waiting_thread_does_not_prolong_a_time_out),
         TEST(the_last_of_all_ranks_removes_the_file),
+        TEST(handles_that_close_at_once_remove_the_file),
     };
 #undef TEST
     return store_suite_run("file", &kind) + cmocka_run_group_tests(tests, NULL, NULL);
