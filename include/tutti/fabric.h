@@ -33,7 +33,9 @@ typedef struct tutti_fabric tutti_fabric_t;
  * *MPI.* If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the end of
  * the last fabric calls MPI_Finalize(), unless a communicator of the fabric has failed. With less
  * than MPI_THREAD_MULTIPLE only the calling thread may use communicators with the fabric; with less
- * than MPI_THREAD_SERIALIZED it must be MPI's main thread.
+ * than MPI_THREAD_SERIALIZED it must be MPI's main thread, and a rank that is killed while a
+ * communicator is created may leave the others inside MPI, which has no deadline. Else they get
+ * PEER_DEAD; a thread of theirs stays inside MPI, so that MPI_Finalize() may wait for ever.
  *
  * Messages of the program and of Tutti do not meet: each communicator of Tutti has an MPI
  * communicator of its own. Under Open MPI make one of all ranks of MPI_COMM_WORLD before one of

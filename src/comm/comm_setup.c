@@ -82,9 +82,11 @@ static enum tutti_status check_exits(const struct comm_setup *self)
     return status == TUTTI_OK ? meet_dead_error(dead) : status;
 }
 
-/* A rank of another host whose process has ended: the store has its will (hierarchy_will()). */
-static enum tutti_status check_wills(struct comm_setup *self)
+/* Ranks of several hosts: one whose process has ended, since the store has its will
+ * (hierarchy_will()), or one that has given up. */
+static enum tutti_status check_store(struct comm_setup *self)
 {
+    enum tutti_status status = TUTTI_OK;
     struct tutti_fault fault;
     char key[KEY_BYTES];
     bool there = false;
@@ -96,9 +98,11 @@ static enum tutti_status check_wills(struct comm_setup *self)
             fault.status == TUTTI_ERR_PEER_DEAD && fault.peer >= 0 &&
             fault.peer < self->comm->world_size)
             self->dead = 1 + fault.peer;
+        else
+            status = check_reports(self);
         self->looked_at = deadline_now();
     }
-    return self->dead ? meet_dead_error(rank_set_of(self->dead - 1)) : TUTTI_OK;
+    return self->dead ? meet_dead_error(rank_set_of(self->dead - 1)) : status;
 }
 
 static bool why_is_known(void *context)
@@ -127,7 +131,7 @@ static enum tutti_status ask_pointless(void *context)
     const struct peers_ranks *ranks = peers_ranks(comm->peers);
     enum tutti_status status = check_exits(self);
     if (status == TUTTI_OK)
-        status = check_wills(self);
+        status = check_store(self);
     int r = ranks->channel ? rank_set_next(ranks->remote, -1) : -1;
     while (r >= 0 && channel_peer_alive(ranks->channel, r))
         r = rank_set_next(ranks->remote, r);

@@ -21,6 +21,9 @@
 /* How long a close waits for headers, and for messages that this rank has sent. */
 enum { CLOSE_MS = 1000, CLOSE_NAP_NS = 100000 };
 
+/* In which a rank whose engine fails to connect learns of a death that may be the reason. */
+enum { DEATH_MS = 1000, DEATH_NAP_NS = 5000000 };
+
 /* ---- who is where ---------------------------------------------------------------------------- */
 
 static void hosts_read(struct hierarchy *self, const struct hosts *hosts)
@@ -133,6 +136,33 @@ static enum tutti_status node_open(struct hierarchy *self, const struct comm_mee
     return status == TUTTI_OK ? comm_assemble(node, &how) : status;
 }
 
+struct reason {
+    const struct interrupt *interrupt;
+    enum tutti_status status; /* OK: none is known */
+};
+
+static bool reason_is_known(void *context)
+{
+    struct reason *self = context;
+    self->status = interrupt_ask_pointless(self->interrupt);
+    return self->status != TUTTI_OK;
+}
+
+/* A dead rank is often the reason why the engine has failed. Tells the ranks that still connect. */
+static enum tutti_status connect_failed(const struct interrupt *interrupt, enum tutti_status status)
+{
+    struct reason reason = {.interrupt = interrupt};
+    char text[512];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    if (status == TUTTI_ERR_SYSTEM &&
+        wait_napping(reason_is_known, &reason, deadline_after(DEATH_MS), DEATH_NAP_NS))
+        status = reason.status;
+    else
+        error_set(status, "%s", text);
+    interrupt_tell(interrupt, status);
+    return status;
+}
+
 /* Collective over all ranks: the link, once each rank has told how its node came out. Behind its
  * address in the fabric each rank says whether its process serves the store. */
 static enum tutti_status link_open(struct hierarchy *self, const struct comm_meeting *met,
@@ -156,9 +186,12 @@ static enum tutti_status link_open(struct hierarchy *self, const struct comm_mee
         if (row[each])
             self->server = r;
     }
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK) {
         status = fabric_connect(fabric, comm->rank, comm->world_size, all, met->how->deadline,
                                 met->how->interrupt, &self->link);
+        if (status != TUTTI_OK)
+            status = connect_failed(met->how->interrupt, status);
+    }
     free(all);
     return status;
 }

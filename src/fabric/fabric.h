@@ -77,11 +77,12 @@ struct fabric_ops {
      * for each connect(), and passed to all ranks by the store. Returns what connect() does. */
     enum tutti_status (*address)(struct tutti_fabric *fabric, int rank, void *address);
     /* Collective over the ranks of a communicator, which have all met just before: an engine that
-     * cannot end a wait at the deadline (MPI) relies on that. Ranks need not be alone in it: other
-     * communicators may connect at the same time, of disjoint ranks. addresses: that of rank r is
-     * at r * address_bytes. interrupt: may be NULL. A device fabric takes the current context.
+     * cannot end a wait at the deadline (MPI with less than MPI_THREAD_SERIALIZED) relies on that.
+     * Ranks need not be alone in it: other communicators may connect at the same time, of disjoint
+     * ranks. addresses: that of rank r is at r * address_bytes. interrupt: may be NULL; a wait asks
+     * it, also whether it is pointless. A device fabric takes the current context.
      * Returns DECLINED (a rank cannot be reached), MISMATCH (the ranks have different engines),
-     * TIMEOUT, ABORTED, NO_MEMORY, SYSTEM. */
+     * TIMEOUT, ABORTED, NO_MEMORY, SYSTEM, and what the interrupt returned. */
     enum tutti_status (*connect)(struct tutti_fabric *fabric, int rank, int size,
                                  const void *addresses, int64_t deadline,
                                  const struct interrupt *interrupt, struct fabric_link **link);

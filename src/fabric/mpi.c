@@ -13,6 +13,8 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/interrupt.h"
+#include "base/thread.h"
 #include "fabric/mpi_library.h"
 
 #include <assert.h>
@@ -153,31 +155,129 @@ static enum tutti_status make_comm(struct mpi_link *link, const struct address *
     return code == 0 ? TUTTI_OK : mpi_error(abi, call, code);
 }
 
+/*
+ * MPI has no call that makes a communicator and ends at a deadline: where a rank dies, the others
+ * wait for it for ever. So the call runs in a thread of its own, which its caller leaves alone
+ * then. That thread frees the struct if MPI returns after all.
+ */
+struct making {
+    struct mpi_link *link;
+    struct address *all;
+    enum tutti_status status;
+    char text[512]; /* of the error */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool has_returned, is_left; /* under the lock */
+};
+
+/* But the link, which is the caller's after a success. */
+static void free_making(struct making *making)
+{
+    pthread_cond_destroy(&making->changed);
+    pthread_mutex_destroy(&making->lock);
+    free(making->all);
+    free(making);
+}
+
+static void *run_making(void *opaque)
+{
+    struct making *making = opaque;
+    making->status = make_comm(making->link, making->all);
+    if (making->status != TUTTI_OK)
+        snprintf(making->text, sizeof making->text, "%s", tutti_last_error());
+    pthread_mutex_lock(&making->lock);
+    making->has_returned = true;
+    const bool is_left = making->is_left;
+    pthread_cond_signal(&making->changed);
+    pthread_mutex_unlock(&making->lock);
+    if (is_left) {
+        free(making->link);
+        free_making(making);
+    }
+    return NULL;
+}
+
+/* Waits for the thread. Else returns why it is left alone. */
+static enum tutti_status await_making(struct making *making, int64_t deadline,
+                                      const struct interrupt *interrupt)
+{
+    enum tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&making->lock);
+    while (!making->has_returned && status == TUTTI_OK) {
+        const int64_t until = deadline_min(deadline, deadline_after(INTERRUPT_MS));
+        const struct timespec time = deadline_timespec(until);
+        pthread_cond_timedwait(&making->changed, &making->lock, &time);
+        if (making->has_returned || !deadline_passed(until))
+            continue;
+        pthread_mutex_unlock(&making->lock);
+        status = interrupt_ask(interrupt);
+        if (status == TUTTI_OK)
+            status = interrupt_ask_pointless(interrupt);
+        if (status == TUTTI_OK && deadline_passed(deadline))
+            status = error_set(TUTTI_ERR_TIMEOUT, "%s has not connected the ranks in time",
+                               making->link->library->version);
+        pthread_mutex_lock(&making->lock);
+    }
+    making->is_left = !making->has_returned;
+    pthread_mutex_unlock(&making->lock);
+    return making->is_left ? status : TUTTI_OK;
+}
+
+/* Runs make_comm(), in a thread of its own where MPI allows that. Takes `all`, and the link unless
+ * it succeeds. */
+static enum tutti_status make_link(struct making *making, int64_t deadline,
+                                   const struct interrupt *interrupt, struct fabric_link **made)
+{
+    struct mpi_link *link = making->link;
+    enum tutti_status status = TUTTI_OK;
+    pthread_t thread;
+    pthread_mutex_init(&making->lock, NULL);
+    thread_condition_init(&making->changed);
+    if (link->library->level >= 2 && thread_start(&thread, run_making, making)) {
+        pthread_detach(thread);
+        status = await_making(making, deadline, interrupt);
+    } else {
+        run_making(making);
+    }
+    if (status != TUTTI_OK) { /* it is left alone */
+        mpi_library_hold();
+        return status;
+    }
+    status = making->status;
+    if (status == TUTTI_OK)
+        *made = &link->base;
+    else
+        free(link);
+    if (status != TUTTI_OK)
+        error_set(status, "%s", making->text);
+    free_making(making);
+    return status;
+}
+
 static enum tutti_status mpi_connect(struct tutti_fabric *fabric, int rank, int size,
                                      const void *addresses, int64_t deadline,
                                      const struct interrupt *interrupt, struct fabric_link **made)
 {
     struct mpi_link *link = calloc(1, sizeof *link);
+    struct making *making = calloc(1, sizeof *making);
     struct address *all = malloc((size_t)size * sizeof *all);
     enum tutti_status status = TUTTI_OK;
-    (void)deadline, (void)interrupt; /* MPI has no call that ends there */
-    if (!link || !all)
+    if (!link || !making || !all)
         status = error_errno("mpi");
     if (status == TUTTI_OK) {
         memcpy(all, addresses, (size_t)size * sizeof *all);
         *link = (struct mpi_link){.base = {.fabric = fabric, .rank = rank, .size = size},
                                   .library = fabric->engine};
+        *making = (struct making){.link = link, .all = all};
         status = check_addresses(all, rank, size);
     }
     if (status == TUTTI_OK && !mpi_library_works(link->library))
         status = error_set(TUTTI_ERR_DECLINED, "the program has finalized MPI");
     if (status == TUTTI_OK)
-        status = make_comm(link, all);
+        return make_link(making, deadline, interrupt, made);
+    free(link);
+    free(making);
     free(all);
-    if (status == TUTTI_OK)
-        *made = &link->base;
-    else
-        free(link);
     return status;
 }
 

@@ -330,6 +330,14 @@ void mpi_library_keep(void)
     pthread_mutex_unlock(&lock);
 }
 
+void mpi_library_hold(void)
+{
+    pthread_mutex_lock(&lock);
+    opens++;
+    must_finalise = false;
+    pthread_mutex_unlock(&lock);
+}
+
 enum tutti_status mpi_library_parent(const struct mpi_library *library, bool all, uintptr_t *parent)
 {
     const struct mpi_abi *abi = &library->abi;

@@ -28,6 +28,8 @@ struct mpi_library {
 enum tutti_status mpi_library_open(const char *path, struct mpi_library **library);
 void mpi_library_close(void);
 void mpi_library_keep(void);
+/* A thread stays inside of MPI for ever: the library stays open, and is not finalised. */
+void mpi_library_hold(void);
 
 /*
  * The communicator of the world's ranks of which links are made, while they are made. Open MPI

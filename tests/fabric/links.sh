@@ -32,13 +32,18 @@ await() {
     done
 }
 
-# begin NAME TIMEOUT_MS: a stream that runs.
+# begin NAME ARGUMENT...: a stream with these arguments.
 begin() {
     folder=$tmp/$1
     mkdir "$folder"
-    launch "$tmp/shell" "$stream" "$folder" "$2" >"$folder/log" 2>&1 &
+    launch "$tmp/shell" "$stream" "$folder" "${@:2}" >"$folder/log" 2>&1 &
     job=$!
-    await running 0 1 2
+}
+
+# end: all processes of the stream.
+end() {
+    kill -9 "$job" $(pgrep -f "$stream $folder") 2>/dev/null || true
+    wait "$job" 2>/dev/null || true
 }
 
 # ended RANK TEXT...: the error of the rank has the texts.
@@ -52,6 +57,7 @@ ended() {
 
 echo "== the cable goes down"
 begin down 1500
+await running 0 1 2
 nsenter -t "${hosts[0]}" --net ip link set v0 down
 await ended 0 1 2
 for rank in 0 1 2; do
@@ -59,15 +65,22 @@ for rank in 0 1 2; do
 done
 nsenter -t "${hosts[0]}" --net ip link set v0 up
 await_cable
-for rank in 0 1 2; do kill -9 "$(<"$folder/running.$rank")"; done
-kill -9 "$job"
-wait "$job" 2>/dev/null || true
+end
+
+echo "== a rank is killed while the others connect"
+begin connect 60000 dies
+await ended 0 1
+for rank in 0 1; do
+    ended $rank "rank 2 ended while the ranks met"
+done
+end
 
 # Where the end of a connection meets a message, Open MPI 4.1 may go round in one of its calls for ever, writing "invalid
 # connection state". MPICH may end the process: then the others name that rank.
 [[ $mpi != openmpi ]] || exit 0
 echo "== a rank is killed"
 begin killed 60000
+await running 0 1 2
 kill -9 "$(<"$folder/running.2")"
 await ended 0 1
 for rank in 0 1; do

@@ -128,6 +128,13 @@ static void check_thread(const struct engine *engine)
     }
 }
 
+static void die(const struct engine *engine, enum loopback_death where)
+{
+    if (loopback_get(engine->loopback->dies) == 1 + (uint32_t)engine->number &&
+        loopback_get(engine->loopback->dies_in) == where)
+        raise(SIGKILL);
+}
+
 static enum tutti_status make_address(struct tutti_fabric *fabric, int rank, void *to)
 {
     struct engine *engine = fabric->engine;
@@ -135,8 +142,7 @@ static enum tutti_status make_address(struct tutti_fabric *fabric, int rank, voi
     socklen_t length = sizeof name.sun_family;
     check_thread(engine);
     (void)rank;
-    if (loopback_get(engine->loopback->dies) == 1 + (uint32_t)engine->number)
-        raise(SIGKILL);
+    die(engine, LOOPBACK_ADDRESS);
     if (engine->listeners == LOOPBACK_RANKS)
         return error_set(TUTTI_ERR_SYSTEM, "loopback: too many addresses without a connect");
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -190,6 +196,8 @@ static enum tutti_status answer(struct link *link, int listener, int64_t deadlin
         struct pollfd ready = {.fd = listener, .events = POLLIN};
         struct header hello;
         enum tutti_status status = interrupt_ask(interrupt);
+        if (status == TUTTI_OK)
+            status = interrupt_ask_pointless(interrupt);
         if (status != TUTTI_OK)
             return status;
         if (deadline_passed(deadline))
@@ -235,6 +243,7 @@ static enum tutti_status open_link(struct tutti_fabric *fabric, int rank, int si
 {
     struct engine *engine = fabric->engine;
     check_thread(engine);
+    die(engine, LOOPBACK_CONNECT);
     if (size > LOOPBACK_RANKS || loopback_get(engine->loopback->fail_connect))
         return error_set(TUTTI_ERR_SYSTEM, "loopback: this connection is to fail");
     struct address *all = calloc((size_t)size, sizeof *all);
@@ -254,6 +263,7 @@ static enum tutti_status open_link(struct tutti_fabric *fabric, int rank, int si
         status = call(link, r, &all[r]);
     if (status == TUTTI_OK)
         status = answer(link, listener, deadline, interrupt);
+    die(engine, LOOPBACK_CONNECTED);
     if (listener >= 0)
         close(listener);
     free(all);

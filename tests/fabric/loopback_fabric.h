@@ -29,6 +29,13 @@ enum loopback_cut {
     LOOPBACK_BROKEN, /* start() and test() of both sides return SYSTEM */
 };
 
+/* Where a process dies. */
+enum loopback_death {
+    LOOPBACK_ADDRESS,   /* in address() */
+    LOOPBACK_CONNECT,   /* before it has connected to any rank */
+    LOOPBACK_CONNECTED, /* behind connect() */
+};
+
 /* Lies in memory that all ranks share; zero is the default of all fields. Read and written by
  * loopback_get() and loopback_set(). */
 struct loopback {
@@ -36,7 +43,8 @@ struct loopback {
     uint32_t delay_us;      /* how long a message takes at least */
     uint32_t silent_deaths; /* an ended peer is no error, as if a host were gone */
     uint32_t fail_connect;  /* connect() returns SYSTEM */
-    uint32_t dies;          /* 1 + the number of a process that address() kills */
+    uint32_t dies;          /* 1 + the number of a process that dies in the set-up */
+    uint32_t dies_in;       /* enum loopback_death */
     uint32_t cut[LOOPBACK_RANKS][LOOPBACK_RANKS];      /* [from][to]: enum loopback_cut */
     uint64_t messages[LOOPBACK_RANKS][LOOPBACK_RANKS]; /* [from][to]: those that start() took */
     uint64_t bytes[LOOPBACK_RANKS][LOOPBACK_RANKS];    /* of their contents */

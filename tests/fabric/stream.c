@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * stream FOLDER TIMEOUT_MS: a rank of a stream of all-reduces, each with this time-out, over the
- * launcher's MPI. Rank 0 serves the store on the cable. It makes FOLDER/running.RANK with its
+ * stream FOLDER TIMEOUT_MS [dies]: a rank of a stream of all-reduces, each with this time-out, over
+ * the launcher's MPI. Rank 0 serves the store on the cable. It makes FOLDER/running.RANK with its
  * process number once the stream runs, and FOLDER/ended.RANK with the error that ends it. It leaves
- * without MPI, which may wait for ever.
+ * without MPI, which may wait for ever. "dies": rank 2 is killed while the others connect.
  */
+#include "fabric/fabric.h"
 #include "tutti/communicators.h"
 #include "tutti/fabric.h"
 
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { FIRST = 20, COUNT = 20000, SETUP_MS = 60000 };
+enum { FIRST = 20, COUNT = 20000, SETUP_MS = 60000, OTHERS_US = 300000 };
 
 static struct tutti_launcher me = {.struct_size = sizeof me};
 
@@ -47,17 +48,31 @@ static enum tutti_status id_share(const char *folder, struct tutti_unique_id *id
     return status;
 }
 
-static enum tutti_status start(const char *folder, tutti_comm_t **comm)
+static enum tutti_status die(tutti_fabric_t *fabric, int rank, int size, const void *addresses,
+                             int64_t deadline, const struct interrupt *interrupt,
+                             struct fabric_link **link)
+{
+    if (rank == 2) {
+        usleep(OTHERS_US);
+        raise(SIGKILL);
+    }
+    return mpi_fabric.connect(fabric, rank, size, addresses, deadline, interrupt, link);
+}
+
+static enum tutti_status start(const char *folder, bool dies, tutti_comm_t **comm)
 {
     struct tutti_comm_options options = {.struct_size = sizeof options, .timeout_ms = SETUP_MS};
+    struct fabric_ops dying = mpi_fabric;
     struct tutti_unique_id id;
     char host[64] = "";
+    dying.connect = die;
     gethostname(host, sizeof host - 1);
     setenv("TUTTI_HOST_ID", host, 1);
     setenv("TUTTI_ID_ADDRESS", "v0", 1);
     enum tutti_status status = tutti_info_launcher(&me);
     if (status == TUTTI_OK)
-        status = tutti_fabric_open("mpi:", &options.fabric);
+        status = dies ? fabric_create(&dying, "", &options.fabric)
+                      : tutti_fabric_open("mpi:", &options.fabric);
     if (status == TUTTI_OK)
         status = id_share(folder, &id);
     return status == TUTTI_OK
@@ -76,7 +91,7 @@ int main(int argc, char **argv)
     options.timeout_ms = atoi(argv[2]);
     signal(SIGTERM, SIG_IGN); /* a launcher that notices trouble first */
     snprintf(number, sizeof number, "%d", (int)getpid());
-    enum tutti_status status = start(argv[1], &comm);
+    enum tutti_status status = start(argv[1], argc > 3, &comm);
     for (int i = 0; status == TUTTI_OK; i++) {
         if (i == FIRST)
             tell(argv[1], "running", number);

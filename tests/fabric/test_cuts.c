@@ -4,7 +4,8 @@
  * rank 2 on another, which reaches the store by a relay.
  * - delayed: a slow store serves as a quick one does
  * - in_meeting: the store is cut off while the ranks meet
- * - dies_in_setup: the death of a rank that has its host for itself is known at once
+ * - dies_at_address, dies_at_connect, dies_connected, first_dies: the death of a rank in the set-up
+ *   is known at once
  * - closed, healed: rank 2's connections to the store end, for good or once
  * - silent_store: nothing comes from the store any more; the fabric works
  * - silent: nothing crosses any more
@@ -124,19 +125,44 @@ static int in_meeting(struct ranks *ranks, int rank, tutti_store_t *direct)
     return 0;
 }
 
-/* Rank 2 dies between its record and the end of the set-up. Nobody waits for the deadline. */
-static int dies_in_setup(struct ranks *ranks, int rank, tutti_store_t *direct)
+/* A rank dies between its record and the end of the set-up. Nobody waits for the deadline. */
+static int dies(struct ranks *ranks, int rank, tutti_store_t *direct, int dying,
+                enum loopback_death where)
 {
+    char text[64];
     tutti_store_t *store;
     tutti_comm_t *comm;
     const int failed = open_store(ranks, rank, direct, &store);
     if (failed)
         return failed;
-    ranks->expendable = 1 << 2;
-    loopback_set(loopback->dies, 1 + 2);
+    ranks->expendable = 1u << dying;
+    loopback_set(loopback->dies_in, where);
+    loopback_set(loopback->dies, 1 + (uint32_t)dying);
+    snprintf(text, sizeof text, "rank %d ended while the ranks met", dying);
     RANKS_CHECK(join(rank, store, RANKS_TIMEOUT_MS, &comm) == TUTTI_ERR_PEER_DEAD);
-    RANKS_CHECK(strstr(tutti_last_error(), "rank 2 ended while the ranks met"));
+    RANKS_CHECK(strstr(tutti_last_error(), text));
     return 0;
+}
+
+static int dies_at_address(struct ranks *ranks, int rank, tutti_store_t *direct)
+{
+    return dies(ranks, rank, direct, 2, LOOPBACK_ADDRESS);
+}
+
+static int dies_at_connect(struct ranks *ranks, int rank, tutti_store_t *direct)
+{
+    return dies(ranks, rank, direct, 2, LOOPBACK_CONNECT);
+}
+
+static int dies_connected(struct ranks *ranks, int rank, tutti_store_t *direct)
+{
+    return dies(ranks, rank, direct, 2, LOOPBACK_CONNECTED);
+}
+
+/* The engine of rank 2 cannot connect to rank 0, or its connection ends. */
+static int first_dies(struct ranks *ranks, int rank, tutti_store_t *direct)
+{
+    return dies(ranks, rank, direct, 0, LOOPBACK_CONNECT);
 }
 
 /* The server takes the end of a connection for that of its process. */
@@ -206,7 +232,10 @@ int main(int argc, char **argv)
         ranks_fn *fn;
     } parts[] = {{"delayed", "closed", delayed},
                  {"in_meeting", "closed", in_meeting},
-                 {"dies_in_setup", "closed", dies_in_setup},
+                 {"dies_at_address", "closed", dies_at_address},
+                 {"dies_at_connect", "closed", dies_at_connect},
+                 {"dies_connected", "closed", dies_connected},
+                 {"first_dies", "closed", first_dies},
                  {"closed", "closed", closed},
                  {"healed", "silent", healed},
                  {"silent_store", "silent", silent_store},
