@@ -36,6 +36,7 @@ typedef struct tutti_fabric tutti_fabric_t;
  * than MPI_THREAD_SERIALIZED it must be MPI's main thread, and a rank that is killed while a
  * communicator is created may leave the others inside MPI, which has no deadline. Else they get
  * PEER_DEAD; a thread of theirs stays inside MPI, so that MPI_Finalize() may wait for ever.
+ * When a rank's process ends, Open MPI and MPICH may end those that it had connections with, too.
  *
  * Messages of the program and of Tutti do not meet: each communicator of Tutti has an MPI
  * communicator of its own. Under Open MPI make one of all ranks of MPI_COMM_WORLD before one of

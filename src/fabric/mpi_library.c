@@ -276,6 +276,19 @@ static enum tutti_status prepare(struct mpi_library *library)
     return status == TUTTI_OK ? look(library) : status;
 }
 
+/* A call of Open MPI handles events until none is left. If a peer's process ends while Open MPI
+ * sends to it over TCP, Open MPI 4.1 leaves an event of that connection (it writes "invalid
+ * connection state"), and the call never returns. With these flags of libevent a call handles the
+ * events that are there once. */
+static void bound_events(void *handle)
+{
+    enum { ONCE = 1, NONBLOCK = 2 };
+    int (*set)(int) = NULL;
+    *(void **)&set = dlsym(handle, "opal_progress_set_event_flag");
+    if (set)
+        (void)set(ONCE | NONBLOCK);
+}
+
 static enum tutti_status open_library(const char *path, struct mpi_library *library)
 {
     void *handle = NULL, *loaded = NULL;
@@ -290,6 +303,8 @@ static enum tutti_status open_library(const char *path, struct mpi_library *libr
         status = load(path, library, &handle);
     if (status == TUTTI_OK)
         status = prepare(library);
+    if (status == TUTTI_OK)
+        bound_events(handle ? handle : loaded);
     if (status != TUTTI_OK && handle && !must_finalise)
         dlclose(handle); /* a later call may find the right one */
     return status;

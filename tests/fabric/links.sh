@@ -75,9 +75,8 @@ for rank in 0 1; do
 done
 end
 
-# Where the end of a connection meets a message, Open MPI 4.1 may go round in one of its calls for ever, writing "invalid
-# connection state". MPICH may end the process: then the others name that rank.
-[[ $mpi != openmpi ]] || exit 0
+# Open MPI and MPICH may end a process at the end of a connection: then the others name that rank. One of 30 times Open MPI
+# 4.1 stayed in one of its calls for ever: bound_events() in src/fabric/mpi_library.c.
 echo "== a rank is killed"
 begin killed 60000
 await running 0 1 2
