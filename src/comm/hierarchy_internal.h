@@ -100,6 +100,22 @@ enum {
 enum { HIERARCHY_OWN_BYTES = 448 };
 
 /*
+ * How much longer than the time-out a wait of an operation lasts. Of ranks that wait for each other
+ * the one that waits for the reason is the first whose time is over, and so the one that names it:
+ * - for headers: behind it the ranks of the host wait in the operation
+ * - in the node, before messages between hosts: other hosts wait for the operation's messages
+ * - for messages between hosts: behind it ranks of the host wait for what comes of them. A rank
+ *   whose time is over looks in the store first, for up to twice STORE_GRACE_MS
+ * - in the node, behind such messages
+ */
+enum {
+    HIERARCHY_HEADERS_MS = 0,
+    HIERARCHY_NODE_MS = 100,
+    HIERARCHY_MESSAGES_MS = 200,
+    HIERARCHY_BEHIND_MS = HIERARCHY_MESSAGES_MS + 2 * STORE_GRACE_MS + 100
+};
+
+/*
  * The state of a running operation. The operation waits for an operation of the node, if it has
  * begun one, then for a list of messages, if it has begun one. Then next() does the next part: it
  * may begin both again, and does not wait. It may set another function as next, and sets NULL in
@@ -113,9 +129,12 @@ struct hierarchy_state {
     int tag;                    /* of its messages between hosts */
     struct fabric_batch *batch; /* that is awaited; NULL: none */
     enum tutti_status engine;   /* how the last batch ended */
+    int batch_ms;               /* how much longer than the time-out it is awaited */
     int peer;                   /* a rank of another host, which a time-out of the batch names */
     bool uncounted;             /* the collective takes no number */
+    bool behind;                /* the node's next operation needs messages between hosts */
     bool in_node;               /* an operation of the node runs: */
+    int node_ms;                /* how much longer than the time-out it is awaited */
     struct request node;
     struct hierarchy_node_blocks sent, received; /* its blocks, if it has some */
     _Alignas(LAYOUT_LINE) unsigned char node_state[CPU_STATE_BYTES];

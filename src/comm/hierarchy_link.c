@@ -254,6 +254,7 @@ bool hierarchy_headers_await(struct hierarchy_state *state)
     if (!self->header_batch)
         return false;
     hierarchy_await(state, self->header_batch, neighbour(self, -1));
+    state->batch_ms = HIERARCHY_HEADERS_MS;
     self->header_batch = NULL;
     return true;
 }
@@ -308,6 +309,7 @@ enum tutti_status hierarchy_start(struct hierarchy_state *state, struct fabric_b
 void hierarchy_await(struct hierarchy_state *state, struct fabric_batch *batch, int peer)
 {
     state->batch = batch;
+    state->batch_ms = HIERARCHY_MESSAGES_MS;
     state->peer = peer;
     state->self->comm->peers->deadline = 0;
 }
@@ -348,6 +350,8 @@ static enum tutti_status node_start(struct hierarchy_state *state)
     const enum tutti_status status =
         request->choice.run->start(state->self->node->group, request, state->node_state);
     state->in_node = status == TUTTI_OK;
+    state->node_ms = state->behind ? HIERARCHY_BEHIND_MS : HIERARCHY_NODE_MS;
+    state->behind = true;
     return status;
 }
 
@@ -454,7 +458,7 @@ void hierarchy_state_init(struct hierarchy *self, struct request *request,
     state->tag = is_message ? HIERARCHY_TAG_MESSAGE : HIERARCHY_TAG_COLLECTIVE;
     state->batch = NULL;
     state->engine = TUTTI_OK;
-    state->uncounted = state->in_node = false;
+    state->uncounted = state->in_node = state->behind = false;
 }
 
 /* The node's operation. A failed one stays the running one. */
@@ -465,8 +469,10 @@ static bool node_waits(struct hierarchy_state *state, enum tutti_status *status)
     const bool waits =
         state->node.choice.run->step(node->group, &state->node, state->node_state) == STEP_BUSY;
     *status = theirs->status;
-    if (waits)
+    if (waits) {
         state->base = *theirs;
+        node->peers->later_ms = state->node_ms;
+    }
     if (waits || *status != TUTTI_OK)
         return waits;
     state->in_node = false;
@@ -478,6 +484,7 @@ static bool batch_waits_on(struct hierarchy_state *state, enum tutti_status *sta
 {
     if (!batch_poll(state->self->comm->peers, state)) {
         step_polls(state->self->node->group, &state->base, &batch_waits);
+        state->self->comm->peers->later_ms = state->batch_ms;
         return true;
     }
     *status = state->engine;

@@ -212,6 +212,7 @@ enum tutti_status hierarchy_broadcast(struct hierarchy_state *state)
         .direct = direct,
         .is_head = self->comm->rank == head_of(self, root, step),
     };
+    state->behind = step > 0;
     return broadcast_receive(state);
 }
 

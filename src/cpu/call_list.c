@@ -166,6 +166,7 @@ static void call_enter(struct cpu_call *call)
 {
     call->peers->lane = call->lane;
     call->peers->deadline = call->deadline;
+    call->peers->later_ms = call->later_ms;
 }
 
 static void call_start(struct call_list *list, struct cpu_call *call)
@@ -177,7 +178,7 @@ static void call_start(struct call_list *list, struct cpu_call *call)
         return;
     }
     call->lane = call->peers->lane;
-    call->deadline = 0;
+    call->deadline = call->later_ms = 0;
     call->started = true;
 }
 
@@ -187,6 +188,7 @@ static bool call_step(struct call_list *list, struct cpu_call *call)
     call_enter(call);
     if (algorithm_of(call)->step(call->group, &call->request, call->state) == STEP_BUSY) {
         call->lane = call->peers->lane; /* between hosts an operation has several parts */
+        call->later_ms = call->peers->later_ms;
         list->moved |= call->word != call->state->word || call->value != call->state->value;
         call->word = call->state->word;
         call->value = call->state->value;
@@ -272,7 +274,8 @@ static void call_look(struct call_list *list, struct cpu_call *call, enum wait_d
         call->deadline = deadline_after(call->request.timeout_ms);
     call_enter(call);
     /* An event that has come in the meantime wins. */
-    if (wait_look(&wait, depth, now >= call->deadline) && call_step(list, call))
+    const bool late = now - call->later_ms * 1000000 >= call->deadline;
+    if (wait_look(&wait, depth, late) && call_step(list, call))
         group_end(list, call->peers, peers_fail(call->peers, &wait.fault));
 }
 

@@ -37,7 +37,7 @@ struct cpu_call {
     const uint32_t *word;    /* for which it waited after its last step */
     uint32_t value;
     enum lane lane; /* of the operation, like the deadline: see struct cpu_counts */
-    int64_t deadline;
+    int64_t deadline, later_ms;
 };
 
 /* Memory for the states of operations, kept from list to list. Zero before the first one. */

@@ -66,6 +66,7 @@ struct peers {
     uint64_t sequence; /* number of the collective that runs, or of the last one, of any lane */
     uint64_t before;   /* the number before the last gather */
     int64_t deadline;  /* of the operation; 0 until it first has to wait slowly */
+    int64_t later_ms;  /* how much later than its time-out that is; 0 but in a hierarchy's node */
     enum lane lane;
 
     int rank;

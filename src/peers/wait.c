@@ -151,6 +151,7 @@ bool wait_look(struct peers_wait *wait, enum wait_depth depth, bool late)
 static enum tutti_status wait_run(struct peers_wait *wait)
 {
     struct peers *peers = wait->peers;
+    const int64_t timeout_ms = wait->request->timeout_ms;
     const struct waiter waiter = {
         .poll = has_come,
         .look = trouble_find,
@@ -162,7 +163,7 @@ static enum tutti_status wait_run(struct peers_wait *wait)
         .progress_context = peers->progress_context,
         .progress_soon = peers->progress_soon,
         .deadline = &peers->deadline, /* of the operation */
-        .timeout_ms = wait->request->timeout_ms,
+        .timeout_ms = timeout_ms < 0 ? timeout_ms : timeout_ms + peers->later_ms,
         .yields = peers->yields,
         .nap_ns = WAIT_NAP_NS,
     };

@@ -438,6 +438,27 @@ static int left(struct ranks *ranks, int rank, tutti_store_t *store)
     return fault_is(ranks, rank, comm, TUTTI_ERR_PEER_DEAD, 2);
 }
 
+static enum tutti_status sum_shortly(tutti_comm_t *comm, float *memory)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = 1000};
+    return tutti_all_reduce_with(memory, memory, 100, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                 TUTTI_STREAM_DEFAULT, &options);
+}
+
+/* The other host waits for rank 0, which waits for rank 1. */
+static int late(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float memory[100] = {0};
+    tutti_comm_t *comm;
+    const int failed = begin(ranks, rank, store, &comm, memory);
+    if (failed)
+        return failed;
+    RANKS_CHECK(rank != 1 || ranks_await(ranks, 1, 3));
+    RANKS_CHECK(sum_shortly(comm, memory) == TUTTI_ERR_TIMEOUT);
+    ranks_raise(ranks, 1);
+    return fault_is(ranks, rank, comm, TUTTI_ERR_TIMEOUT, 1);
+}
+
 /* The link between the hosts carries nothing any more. */
 static int silent(struct ranks *ranks, int rank, tutti_store_t *store)
 {
@@ -449,16 +470,10 @@ static int silent(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_meet(ranks, 1));
     loopback_cut_hosts(loopback, 2, LOOPBACK_SILENT);
     RANKS_CHECK(ranks_meet(ranks, 2));
-    const struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = 1000};
     struct tutti_fault fault = {.struct_size = sizeof fault};
-    RANKS_CHECK(tutti_all_reduce_with(memory, memory, 100, TUTTI_FLOAT32, TUTTI_SUM, comm,
-                                      TUTTI_STREAM_DEFAULT, &options) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(sum_shortly(comm, memory) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(tutti_comm_status(comm, &fault) == TUTTI_ERR_TIMEOUT);
-    /* One of each host. A rank that waits inside its host may name the rank that waits for the
-     * other host. */
-    if ((fault.rank < 2) != (fault.peer < 2))
-        ranks_raise(ranks, 3);
-    RANKS_CHECK(ranks_await(ranks, 3, 1));
+    RANKS_CHECK((fault.rank < 2) != (fault.peer < 2)); /* one of each host */
     return fault_is(ranks, rank, comm, TUTTI_ERR_TIMEOUT, -1);
 }
 
@@ -711,6 +726,7 @@ int main(void)
         {"closed_server", closed_server, {3}},
         {"aborted", aborted, {4}},
         {"left", left, {4}},
+        {"late", late, {4}},
         {"silent", silent, {4}},
         {"broken", broken, {4}},
         {"varied", varied, {4}},
