@@ -3,9 +3,12 @@
 
 #include "base/error.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { KEY_BYTES = 256, TEXT_MS = 1000 };
 
 struct status_report status_report_make(enum tutti_status status, int rank)
 {
@@ -40,7 +43,25 @@ struct gather gather_by_store(struct tutti_exchanger *exchanger, void *rows)
                            .rank = exchanger->rank,
                            .size = exchanger->size,
                            .rows = rows,
-                           .blind = true};
+                           .blind = true,
+                           .terse = true,
+                           .texts = exchanger};
+}
+
+static void text_key(const struct gather *gather, uint64_t round, int rank, char key[KEY_BYTES])
+{
+    snprintf(key, KEY_BYTES, "%s/%" PRIu64 "/text/%d", gather->texts->prefix, round, rank);
+}
+
+/* Before the rank's row, so that the text is there for those that read the row. */
+static void text_tell(const struct gather *gather, uint64_t round,
+                      const struct status_report *report)
+{
+    char key[KEY_BYTES];
+    if (!gather->texts || report->status == TUTTI_OK)
+        return;
+    text_key(gather, round, gather->rank, key);
+    (void)tutti_store_set(gather->texts->store, key, report->text, sizeof report->text);
 }
 
 /* Bytes of a row before the value. */
@@ -74,6 +95,19 @@ static void reports_read(struct gather *gather, struct status_report *blamed)
     gather->blamed = blamed->status == TUTTI_OK ? -1 : blamed->rank;
 }
 
+/* Without its text a report names the rank. */
+static void text_read(const struct gather *gather, uint64_t round, struct status_report *report)
+{
+    char key[KEY_BYTES];
+    size_t size = 0;
+    if (!gather->texts || report->status == TUTTI_OK || report->rank == gather->rank)
+        return;
+    text_key(gather, round, report->rank, key);
+    if (tutti_store_get(gather->texts->store, key, TEXT_MS, report->text, sizeof report->text,
+                        &size) != TUTTI_OK)
+        *report->text = 0;
+}
+
 /* Whether a failure of run() is the reason of a rank's own: a dead rank, or an abort. */
 static bool explains(enum tutti_status ran, int32_t mine)
 {
@@ -86,6 +120,7 @@ enum tutti_status gather_agree(struct gather *gather, enum tutti_status mine, co
 {
     struct status_report blamed = status_report_make(mine, gather->rank);
     const size_t head = head_bytes(gather);
+    const uint64_t round = gather->texts ? gather->texts->sequence : 0;
     gather->row_bytes = head + (bytes > gather->least_bytes ? bytes : gather->least_bytes);
     unsigned char *own = row_of(gather, gather->rank);
     memset(own, 0, gather->row_bytes);
@@ -94,12 +129,14 @@ enum tutti_status gather_agree(struct gather *gather, enum tutti_status mine, co
         memcpy(own + head, value, bytes);
     if (mine == TUTTI_ERR_PEER_DEAD && gather->blind)
         timeout_ms = 1; /* a dead rank writes no row */
+    text_tell(gather, round, &blamed);
     enum tutti_status status =
         gather->run(gather->context, own, gather->row_bytes, gather->rows, timeout_ms);
     gather->alike = status == TUTTI_OK;
     gather->blamed = -1;
     if (status == TUTTI_OK)
         reports_read(gather, &blamed);
+    text_read(gather, round, &blamed);
     if (blamed.status != TUTTI_OK && !explains(status, blamed.status))
         status = status_report_error(&blamed, gather->rank);
     gather->failed = status != TUTTI_OK;

@@ -31,6 +31,7 @@ struct gather {
     size_t least_bytes; /* of a value in a row; shorter ones are padded */
     bool blind;         /* run() does not notice that a rank has exited */
     bool terse; /* ranks send statuses without texts: the first 8 bytes of a status_report */
+    struct tutti_exchanger *texts; /* by which a rank that failed tells its text; NULL: none */
     /* Of the last agreement: */
     size_t row_bytes;
     bool failed; /* it has returned a failure */

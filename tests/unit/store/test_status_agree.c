@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -132,6 +133,54 @@ static void a_dead_peer_is_the_last_reason(void **state)
     assert_int_equal(scene.timeout_ms, 1);
 }
 
+/* One of two ranks that agree over a store. */
+struct part {
+    struct tutti_exchanger exchanger;
+    unsigned char rows[2][sizeof(struct status_report) + ROOM];
+    struct gather gather;
+    enum tutti_status status;
+    char text[64];
+};
+
+/* Rank 1 fails in the second round. */
+static void *take_part(void *argument)
+{
+    struct part *part = argument;
+    const int rank = part->exchanger.rank;
+    int64_t value = 100 + rank;
+    part->gather = gather_by_store(&part->exchanger, part->rows);
+    part->status = gather_agree(&part->gather, TUTTI_OK, &value, sizeof value, 5000);
+    if (part->status == TUTTI_OK && rank == 1)
+        part->status = error_set(TUTTI_ERR_NO_MEMORY, "no memory");
+    part->status = gather_agree(&part->gather, part->status, &value, sizeof value, 5000);
+    snprintf(part->text, sizeof part->text, "%s", tutti_last_error());
+    return NULL;
+}
+
+static void over_a_store_only_a_failed_rank_sends_a_text(void **state)
+{
+    struct part parts[2] = {{.status = TUTTI_OK}};
+    pthread_t other;
+    tutti_store_t *store;
+    (void)state;
+    assert_int_equal(tutti_store_open("memory:agree", 0, &store), TUTTI_OK);
+    for (int r = 0; r < 2; r++)
+        parts[r].exchanger = (struct tutti_exchanger){.struct_size = sizeof parts[r].exchanger,
+                                                      .store = store,
+                                                      .prefix = "prefix",
+                                                      .rank = r,
+                                                      .size = 2};
+    assert_int_equal(pthread_create(&other, NULL, take_part, &parts[1]), 0);
+    take_part(&parts[0]);
+    pthread_join(other, NULL);
+    assert_int_equal(parts[0].gather.row_bytes, 16); /* status and value */
+    assert_int_equal(parts[0].status, TUTTI_ERR_NO_MEMORY);
+    assert_string_equal(parts[0].text, "rank 1: no memory");
+    assert_int_equal(parts[1].status, TUTTI_ERR_NO_MEMORY);
+    assert_string_equal(parts[1].text, "no memory");
+    tutti_store_close(store);
+}
+
 static void an_exchange_that_fails_is_no_rank_s_fault(void **state)
 {
     struct scene scene = scene_of();
@@ -180,6 +229,7 @@ int main(void)
         cmocka_unit_test(success_brings_the_values),
         cmocka_unit_test(a_rank_says_why_it_fails_and_the_others_name_it),
         cmocka_unit_test(a_dead_peer_is_the_last_reason),
+        cmocka_unit_test(over_a_store_only_a_failed_rank_sends_a_text),
         cmocka_unit_test(an_exchange_that_fails_is_no_rank_s_fault),
         cmocka_unit_test(a_terse_rank_sends_no_text),
         cmocka_unit_test(garbage_does_no_harm),
