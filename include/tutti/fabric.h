@@ -26,9 +26,12 @@ typedef struct tutti_fabric tutti_fabric_t;
  *   launcher that started the process (mpirun, mpiexec, srun). PATH names another file for this
  *   case; a second MPI beside a loaded one is refused. Any MPI serves that has the interface of
  *   MPICH (Intel MPI has), of Open MPI, or of the standard (libmpi_abi.so.1)
- * - nccl:PATH: NVIDIA's NCCL 2.14 or newer, for memory of CUDA devices. PATH is its library;
- *   without PATH it is that of TUTTI_NCCL_LIBRARY, or libnccl.so.2. Graphs with operations that go
- *   through the fabric are destroyed before the communicator
+ * - nccl:PATH: NVIDIA's NCCL 2.14 or newer, for memory of CUDA devices: communicators of CUDA
+ *   ranks, up to 8. PATH is its library; without PATH it is that of TUTTI_NCCL_LIBRARY, or
+ *   libnccl.so.2. NCCL only moves bytes: Tutti's own kernels compute the sums. Graphs with
+ *   operations that go through the fabric are destroyed before the communicator, and not launched
+ *   after a fault: NCCL waits for the former, and has freed what the latter need. As with NCCL's
+ * own communicators, ranks enqueue operations of two such communicators in the same order
  *
  * *MPI.* If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the end of
  * the last fabric calls MPI_Finalize(), unless a communicator of the fabric has failed. With less

@@ -105,8 +105,8 @@ struct tutti_pg_call_options {
  * communicator cannot be made, the group's tensors go through the host.
  *
  * *On several hosts* all calls of this header are there. The group's thread uses the
- * communicator's fabric, so MPI needs MPI_THREAD_MULTIPLE. The death of a rank ends the group. A
- * leader that does not answer does so after 5 s and the group's time-out.
+ * communicator's fabric, mpi:, so MPI needs MPI_THREAD_MULTIPLE. The death of a rank ends the
+ * group. A leader that does not answer does so after 5 s and the group's time-out.
  *
  * If a CUDA context is current, the resources for tensors of its device are made by this call.
  * Otherwise the first operation makes them, and may have to wait for kernels that run on the
@@ -118,12 +118,12 @@ struct tutti_pg_call_options {
  *
  * Returns INVALID (the communicator has not met; the list is empty, repeats a rank, has a rank out
  * of range, or lacks the caller; no store), DECLINED (the communicator is in strict mode, or
- * only one thread may use its fabric), CONCURRENT (the communicator is in use, or has had its
- * group), MISMATCH (members wait for each other with different lists; both get it, and the message
- * names both), TIMEOUT (a member did not come), PEER_DEAD (a member has exited), ABORTED,
- * NO_MEMORY, SYSTEM, CUDA, VERSION (an unknown option). Or an error of the store, or the fault with
- * which the communicator has failed. An error that ends the meeting ends it on all members that
- * have come; they may call again.
+ * only one thread may use its fabric, or that is nccl:), CONCURRENT (the communicator is in use, or
+ * has had its group), MISMATCH (members wait for each other with different lists; both get it, and
+ * the message names both), TIMEOUT (a member did not come), PEER_DEAD (a member has exited),
+ * ABORTED, NO_MEMORY, SYSTEM, CUDA, VERSION (an unknown option). Or an error of the store, or the
+ * fault with which the communicator has failed. An error that ends the meeting ends it on all
+ * members that have come; they may call again.
  */
 TUTTI_API enum tutti_status
 tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);

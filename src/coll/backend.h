@@ -11,6 +11,7 @@
 #include "coll/choice.h"
 #include "topology/topology.h"
 
+struct fabric_link;
 struct gather;
 struct interrupt;
 struct peers;
@@ -23,6 +24,12 @@ enum { BACKEND_RECORD_BYTES = 256, BACKEND_VALUE_BYTES = 576 };
 struct backend_hosts {
     const struct backend *backend;
     void *group; /* NULL: none */
+    /* Of ranks on several hosts whose fabric moves memory of the device; else NULL. Such ranks run
+     * no operations in the hosts' memory. What follows is set then. */
+    struct fabric_link *link;
+    uint64_t *sequence; /* the number of the last operation: the devices' group counts it */
+    int elsewhere;      /* a rank of another host, which faults of the fabric name */
+    struct rank_set (*left)(void *group); /* the ranks of other hosts that have left, or are dead */
 };
 
 /* A back end's part of what ranks tell each other when they meet. */

@@ -57,11 +57,13 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     status = comm_arguments_check(rank, world_size, &options);
     if (status == TUTTI_OK && options.fabric)
         status = fabric_check(options.fabric, "options->fabric");
-    if (status == TUTTI_OK && options.fabric && options.fabric->ops->device_memory)
-        status = error_set(TUTTI_ERR_DECLINED,
-                           "options->fabric: %s moves memory of devices, and communicators use "
-                           "fabrics of the host's memory only: open mpi:",
-                           options.fabric->ops->name);
+    if (status == TUTTI_OK && options.fabric && options.fabric->ops->device_memory &&
+        options.device != TUTTI_DEVICE_CUDA)
+        status =
+            error_set(TUTTI_ERR_DECLINED,
+                      "options->fabric: %s moves memory of devices, and a CPU communicator has "
+                      "tensors in the host's memory: open mpi:",
+                      options.fabric->ops->name);
     if (status == TUTTI_OK)
         status = comm_host_check(options.device, world_size, options.fabric != NULL);
     if (status == TUTTI_OK)

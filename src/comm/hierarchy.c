@@ -287,7 +287,14 @@ enum tutti_status hierarchy_open(struct tutti_comm *comm, const struct comm_meet
     comm->rules.paths.all = true;
     snprintf(comm->topology.reason, sizeof comm->topology.reason, "the ranks run on %d hosts",
              self->hosts);
-    comm->hosts = (struct backend_hosts){&hierarchy_backend, self};
+    comm->hosts = (struct backend_hosts){
+        .backend = &hierarchy_backend,
+        .group = self,
+        .link = comm->fabric->ops->device_memory ? self->link : NULL,
+        .sequence = &self->sequence,
+        .elsewhere = hierarchy_elsewhere(self),
+        .left = hierarchy_left,
+    };
     if (comm->backend->enqueues) /* its group is opened on this one */
         return TUTTI_OK;
     comm->backend = &hierarchy_backend;

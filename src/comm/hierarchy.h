@@ -12,7 +12,9 @@
  *
  * A hierarchy is the group of hierarchy_backend: coll/backend.h. That is the back end of a CPU
  * communicator. A CUDA communicator's back end copies through the host, and has a hierarchy run the
- * operations there (cuda/pipe/proxy.h): its thread is the hierarchy's caller of operations.
+ * operations there (cuda/pipe/proxy.h): its thread is the hierarchy's caller of operations. If the
+ * fabric moves memory of devices, a hierarchy runs no operation: the back end has its link, and
+ * asks it for faults of other hosts (cuda/comm/fabric.h).
  */
 #ifndef TUTTI_HIERARCHY_H
 #define TUTTI_HIERARCHY_H

@@ -102,7 +102,8 @@ struct fabric_ops {
      * a batch (NULL) it only makes progress on all of them and looks for faults; *done is true. A
      * device fabric ends what an aborted link has on streams here, so whoever watches the
      * communicator calls it after the abort. Returns ABORTED, MISMATCH (a message of another
-     * length), SYSTEM. */
+     * length), SYSTEM. What an engine's error leaves on streams stays there until an abort: so
+     * nothing behind it runs before the caller has noted the error. */
     enum tutti_status (*test)(struct fabric_link *link, struct fabric_batch *batch, bool *done);
     /* Puts the transfers on the stream as one group: none waits for another. May be captured.
      * Returns ABORTED, SYSTEM, CUDA. */

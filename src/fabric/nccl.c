@@ -66,6 +66,7 @@ struct nccl_link {
     struct fabric_link base;
     const struct engine *nccl;
     void *comm;            /* NULL: ended */
+    bool failed;           /* what is on streams stays until an abort, which may tell why first */
     int64_t timeout_ms;    /* of connect(), and so of a wait in enqueue() */
     pthread_mutex_t mutex; /* of comm */
 };
@@ -218,7 +219,7 @@ static enum tutti_status nccl_connect(struct tutti_fabric *fabric, int rank, int
 static bool nccl_disconnect(struct fabric_link *base, int64_t deadline)
 {
     struct nccl_link *link = (struct nccl_link *)base;
-    if (link->comm && !fabric_link_is_aborted(base) &&
+    if (link->comm && !link->failed && !fabric_link_is_aborted(base) &&
         await(link, "ncclCommFinalize", link->nccl->finalize(link->comm), deadline, NULL) ==
             TUTTI_OK) {
         link->nccl->destroy(link->comm);
@@ -239,8 +240,9 @@ static enum tutti_status check(struct nccl_link *link)
         end_comm(link);
         return error_set(TUTTI_ERR_ABORTED, "the link over NCCL was aborted");
     }
-    return link->comm ? TUTTI_OK
-                      : error_set(TUTTI_ERR_SYSTEM, "the link over NCCL has failed before");
+    return link->comm && !link->failed
+               ? TUTTI_OK
+               : error_set(TUTTI_ERR_SYSTEM, "the link over NCCL has failed before");
 }
 
 static enum tutti_status nccl_enqueue(struct fabric_link *base,
@@ -270,8 +272,7 @@ static enum tutti_status nccl_enqueue(struct fabric_link *base,
     }
     if (status == TUTTI_OK)
         status = await(link, call, result, deadline_after(link->timeout_ms), NULL);
-    if (status != TUTTI_OK)
-        end_comm(link);
+    link->failed |= status != TUTTI_OK;
     pthread_mutex_unlock(&link->mutex);
     return status;
 }
@@ -291,7 +292,7 @@ static enum tutti_status nccl_test(struct fabric_link *base, struct fabric_batch
             result = asked;
         if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) {
             status = nccl_error(link->nccl, link->comm, "ncclCommGetAsyncError", result);
-            end_comm(link);
+            link->failed = true;
         }
     }
     pthread_mutex_unlock(&link->mutex);

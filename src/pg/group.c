@@ -34,6 +34,12 @@ static enum tutti_status comm_check(struct tutti_comm *comm)
             "thread may not use its fabric, %s: initialise MPI with "
             "MPI_THREAD_MULTIPLE",
             call, comm->name, comm->fabric->description);
+    if (comm->hosts.link)
+        return error_set(
+            TUTTI_ERR_DECLINED,
+            "%s: the ranks of communicator \"%s\" run on several hosts, and a process group moves "
+            "packets in the hosts' memory, which its fabric, %s, does not: open mpi:",
+            call, comm->name, comm->fabric->description);
     if (comm->config.strict)
         return error_set(
             TUTTI_ERR_DECLINED,

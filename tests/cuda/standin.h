@@ -27,6 +27,7 @@
 #ifndef TESTS_CUDA_STANDIN_H
 #define TESTS_CUDA_STANDIN_H
 
+#include "cuda/kernels/combine_launch.h"
 #include "cuda/kernels/exchange.h"
 #include "cuda/kernels/push.h"
 #include "cuda/kernels/rows.h"

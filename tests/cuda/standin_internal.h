@@ -59,7 +59,7 @@ struct function {
     struct device *device;
     int resets;        /* of the device: its context is that one */
     const void *entry; /* the kernel, compiled for this machine */
-    bool probe, symm, stream_wait, exchange, varied, counted, push, norm;
+    bool probe, symm, stream_wait, exchange, varied, counted, push, norm, combine, announce;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };
@@ -86,6 +86,8 @@ struct work {
         struct cuda_counted counted;
         struct cuda_push push;
         struct cuda_rms_norm norm;
+        struct cuda_combine combine;
+        struct cuda_announce announce;
         struct cuda_symm_launch symm;
         struct cuda_stream_wait_launch stream_wait;
     };

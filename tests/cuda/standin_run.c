@@ -128,6 +128,8 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
             found->known.counted = strncmp(name, "reduce_counted_", strlen("reduce_counted_")) == 0;
             found->known.norm = strncmp(name, "rms_norm_", strlen("rms_norm_")) == 0;
             found->known.push = strcmp(name, "copy_symmetric") == 0;
+            found->known.combine = strncmp(name, "combine_", strlen("combine_")) == 0;
+            found->known.announce = strcmp(name, "announce") == 0;
             found->known.probe = strcmp(name, "probe") == 0;
             found->known.stream_wait = strcmp(name, "stream_wait") == 0;
             found->next = library->kernels;
@@ -292,6 +294,16 @@ static void call_norm(const void *kernel, const void *launch)
     ((void (*)(struct cuda_rms_norm))(uintptr_t)kernel)(*(const struct cuda_rms_norm *)launch);
 }
 
+static void call_combine(const void *kernel, const void *launch)
+{
+    ((void (*)(struct cuda_combine))(uintptr_t)kernel)(*(const struct cuda_combine *)launch);
+}
+
+static void call_announce(const void *kernel, const void *launch)
+{
+    ((void (*)(struct cuda_announce))(uintptr_t)kernel)(*(const struct cuda_announce *)launch);
+}
+
 static void call_symm(const void *kernel, const void *launch)
 {
     ((void (*)(struct cuda_symm_launch))(uintptr_t)kernel)(
@@ -323,6 +335,8 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
     struct cuda_counted counted;
     struct cuda_push push;
     struct cuda_rms_norm norm;
+    struct cuda_combine combine;
+    struct cuda_announce announce;
     struct cuda_launch launch = work->launch;
     const int last = launch.size - 1;
     if (work->function->slow)
@@ -359,6 +373,14 @@ static void run_operation(const struct work *work, struct emulated_launch *run)
         norm = work->norm;
         run->call = call_norm;
         run->argument = &norm;
+    } else if (work->function->combine) {
+        combine = work->combine;
+        run->call = call_combine;
+        run->argument = &combine;
+    } else if (work->function->announce) {
+        announce = work->announce;
+        run->call = call_announce;
+        run->argument = &announce;
     }
     if (!emulator_run(run)) {
         order_store_release_u32(&launch.control->failed, 1);

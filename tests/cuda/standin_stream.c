@@ -481,6 +481,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         work.norm = *(const struct cuda_rms_norm *)parameters[0];
     else if (work.function->push)
         work.push = *(const struct cuda_push *)parameters[0];
+    else if (work.function->combine)
+        work.combine = *(const struct cuda_combine *)parameters[0];
+    else if (work.function->announce)
+        work.announce = *(const struct cuda_announce *)parameters[0];
     else
         work.launch = *(const struct cuda_launch *)parameters[0];
     pthread_mutex_lock(&standin_lock);

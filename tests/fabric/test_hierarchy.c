@@ -11,16 +11,19 @@
  * - ids: the ranks of hosts meet on an id's store, where its maker says.
  * - refusals: what such a communicator does not serve says so, and so do ranks without a fabric.
  *
- * usage: test_hierarchy. With TUTTI_TEST_DEVICE=cuda a host thread stages all operations.
+ * usage: test_hierarchy. With TUTTI_TEST_DEVICE=cuda a host thread stages all operations, but with
+ * TUTTI_TEST_FABRIC=nccl: then NCCL joins the devices.
  */
 #include "../device.h"
 #include "../pool.h"
 #include "../ranks.h"
 #include "comm/hierarchy_internal.h"
+#include "cuda/comm/fabric.h"
 #include "loopback_fabric.h"
 #include "reference.h"
 #include "tutti/collectives.h"
 #include "tutti/communicators.h"
+#include "tutti/pg.h"
 #include "tutti/recovery.h"
 
 #include <pthread.h>
@@ -36,6 +39,9 @@ static struct loopback *loopback;
 static struct pool *pool;
 static tutti_fabric_t *fabric;
 static int communicators;
+static bool nccl;
+
+__typeof__(tutti_comm_create) __real_tutti_comm_create; /* of the CPU, whatever the device is */
 
 /* The host of rank r. */
 static void host_set(char letter)
@@ -50,7 +56,8 @@ static int join(struct ranks *ranks, int rank, tutti_store_t *store, const char 
     char name[16];
     snprintf(name, sizeof name, "%d", communicators++);
     host_set(hosts[rank]);
-    RANKS_CHECK(fabric || loopback_open(loopback, rank, &fabric) == TUTTI_OK);
+    RANKS_CHECK(fabric || (nccl ? tutti_fabric_open("nccl:", &fabric)
+                                : loopback_open(loopback, rank, &fabric)) == TUTTI_OK);
     const struct tutti_comm_options options = {
         .struct_size = sizeof options, .name = name, .fabric = fabric};
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, comm) == TUTTI_OK);
@@ -660,6 +667,33 @@ static int refusals(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
+/* The fabric moves memory of devices alone, and the ranks call nothing of the hosts. */
+static int nccl_refusals(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_comm_options options = {.struct_size = sizeof options, .name = "cpu"};
+    float memory[100] = {0};
+    char text[4096];
+    tutti_comm_t *comm, *sub;
+    tutti_pg_t *group;
+    const int failed = begin(ranks, rank, store, &comm, memory);
+    if (failed)
+        return failed;
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "a fabric joins the devices\n") && strstr(text, "fabric: nccl (NCCL"));
+    RANKS_CHECK(tutti_comm_split(comm, 0, 0, NULL, &sub) == TUTTI_ERR_DECLINED && says("no split"));
+    RANKS_CHECK(tutti_pg_create(comm, NULL, &group) == TUTTI_ERR_DECLINED && says("open mpi:"));
+    RANKS_CHECK(sum(comm, 100, memory) == TUTTI_OK);
+    options.fabric = fabric;
+    RANKS_CHECK(__real_tutti_comm_create(store, rank, 4, &options, &sub) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(says("a CPU communicator"));
+    options.name = "forced";
+    options.algo = TUTTI_ALGO_HOST_STAGED;
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &sub) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(says("a fabric joins the devices"));
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
 /* ---- ids ------------------------------------------------------------------------------------- */
 
 /* Rank 0 makes the id. What is split from a communicator uses the id's store after its end. */
@@ -714,32 +748,45 @@ static int from_near_id(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+enum { ON_HOSTS = 1, STAGED = 2, BY_NCCL = 4, EVERYWHERE = 7, STAGES = ON_HOSTS | STAGED };
+
+static const struct part {
+    struct ranks_part part;
+    int where;
+} parts[] = {
+    {{"groups", groups, {4}}, ON_HOSTS}, /* elsewhere a stream orders them */
+    {{"mismatch", mismatch, {4}}, EVERYWHERE},
+    {{"dead", dead, {4}}, EVERYWHERE},
+    {{"dead_in_group", dead_in_group, {4}}, EVERYWHERE},
+    {{"dead_alone", dead_alone, {4}}, EVERYWHERE},
+    {{"dead_server", dead_server, {4}}, EVERYWHERE},
+    {{"closed_server", closed_server, {3}}, EVERYWHERE},
+    {{"aborted", aborted, {4}}, EVERYWHERE},
+    {{"left", left, {4}}, EVERYWHERE},
+    {{"late", late, {4}}, EVERYWHERE},
+    {{"silent", silent, {4}}, STAGES},
+    {{"broken", broken, {4}}, STAGES},
+    {{"varied", varied, {4}}, EVERYWHERE},
+    {{"parts", split_parts, {4}}, STAGES},
+    {{"refusals", refusals, {3}}, STAGES},
+    {{"refusals", nccl_refusals, {4}}, BY_NCCL},
+    {{"from_id", from_id, {3}}, STAGES},
+    {{"from_near_id", from_near_id, {2}}, STAGES},
+};
+
 int main(void)
 {
-    static const struct ranks_part parts[] = {
-        {"groups", groups, {4}},
-        {"mismatch", mismatch, {4}},
-        {"dead", dead, {4}},
-        {"dead_in_group", dead_in_group, {4}},
-        {"dead_alone", dead_alone, {4}},
-        {"dead_server", dead_server, {4}},
-        {"closed_server", closed_server, {3}},
-        {"aborted", aborted, {4}},
-        {"left", left, {4}},
-        {"late", late, {4}},
-        {"silent", silent, {4}},
-        {"broken", broken, {4}},
-        {"varied", varied, {4}},
-        {"parts", split_parts, {4}},
-        {"refusals", refusals, {3}},
-        {"from_id", from_id, {3}},
-        {"from_near_id", from_near_id, {2}},
-    };
+    const char *by = getenv("TUTTI_TEST_FABRIC");
     const bool cuda = device_is_cuda();
     int failures = 0;
-    for (size_t i = cuda; i < sizeof parts / sizeof *parts; i++) { /* a stream orders the groups */
+    nccl = cuda && by && strcmp(by, "nccl") == 0;
+    if (nccl)
+        cuda_fabric_slot_bytes = 4096; /* pieces */
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!(parts[i].where & (nccl ? BY_NCCL : cuda ? STAGED : ON_HOSTS)))
+            continue;
         loopback = loopback_create();
-        failures += ranks_run_parts(&parts[i], 1);
+        failures += ranks_run_parts(&parts[i].part, 1);
     }
     loopback = loopback_create();
     for (int size = cuda ? 3 : 2; size <= (cuda ? MOST_CUDA : MOST); size += cuda ? 3 : 1)

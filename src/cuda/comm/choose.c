@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "coll/request.h"
 #include "cpu/group.h"
-#include "cuda/comm/group_internal.h"
+#include "cuda/comm/fabric.h"
 #include "cuda/comm/push.h"
 
 /* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, a bool may
@@ -141,6 +141,36 @@ static enum tutti_status push_choose(const struct cuda_group *group, const struc
     return cuda_plan_pick(&group->plan, call, TUTTI_ALGO_NONE, 0, &choice->launch, &kernel);
 }
 
+/* Chooses for ranks that a fabric joins. */
+static enum tutti_status fabric_choose(const struct cuda_group *group,
+                                       const struct choice_call *call, struct choice *choice)
+{
+    const struct coll *coll = &coll_rows[call->collective];
+    const bool is_all_reduce = call->collective == TUTTI_COLLECTIVE_ALL_REDUCE;
+    const enum tutti_algo asked =
+        call->algo != TUTTI_ALGO_NONE || !is_all_reduce ? call->algo : group->rules->forced;
+    const bool one_hop = !is_all_reduce || call->bytes <= CUDA_FABRIC_ONE_HOP_BYTES;
+    *choice = (struct choice){
+        .run = coll->peer == COLL_PARTNER ? &cuda_algo_message : &cuda_algo_fabric,
+        .algo = one_hop ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT,
+        .reason = one_hop ? "one hop by the fabric" : "fewer bytes by the fabric in two hops"};
+    if (call->most) {
+        choice->run = NULL;
+        choice->reason = "counts on the device are read by kernels, and the ranks run on several "
+                         "hosts, where no kernel serves the call";
+        return TUTTI_OK;
+    }
+    if (asked == TUTTI_ALGO_NONE)
+        return TUTTI_OK;
+    if (!is_all_reduce || (asked != TUTTI_ALGO_ONE_SHOT && asked != TUTTI_ALGO_TWO_SHOT))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: algorithm %s cannot be forced between hosts: pass TUTTI_ALGO_NONE",
+                         coll->call, tutti_algo_name(asked));
+    choice->algo = asked;
+    choice->reason = "forced";
+    return TUTTI_OK;
+}
+
 static enum tutti_status cuda_choose(const void *opaque, const struct choice_call *call,
                                      struct choice *choice)
 {
@@ -148,6 +178,8 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
     const struct choice_rules *rules = group->rules;
     if (call->flags & CUDA_PUSH_FLAGS)
         return push_choose(group, call, choice);
+    if (group->fabric)
+        return fabric_choose(group, call, choice);
     if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
         return other_choose(group, call, choice);
     const enum tutti_algo asked = choice_by_rules(rules, call, &choice->reason);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Describes a CUDA communicator: device, memory, plan. */
 #include "base/text.h"
-#include "cuda/comm/group_internal.h"
+#include "cuda/comm/fabric.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -62,6 +62,7 @@ int cuda_group_describe(const void *opaque, char *text, size_t size)
                 "programmatic_launch: %s\n",
                 device->major, device->minor,
                 cuda_is_alone(group) ? "none, for the rank is alone"
+                : group->fabric      ? "none: "
                 : group->proxied     ? "none, for a host thread stages: "
                 : group->on_host     ? "in the host's memory: "
                                      : "on the device",
@@ -78,6 +79,11 @@ int cuda_group_describe(const void *opaque, char *text, size_t size)
             "staging_bytes: %zu\nplan: host_staged up to any size, by a host thread, pieces "
             "of %d bytes\n",
             sizeof(struct cuda_proxy_page), CUDA_PROXY_PIECE_BYTES);
+    if (group->fabric)
+        text_append(text, size, &length,
+                    "plan: one_shot up to %d bytes, two_shot beyond, by the fabric, pieces of %zu "
+                    "bytes for each rank\n",
+                    CUDA_FABRIC_ONE_HOP_BYTES, group->fabric->slot_bytes);
     const size_t used = (size_t)length < size ? (size_t)length : size;
     if (group->many_hosts)
         length += group->hosts.backend->describe(group->hosts.group, text ? text + used : NULL,

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/signature.h"
 #include "coll/request.h"
-#include "cuda/comm/group_internal.h"
+#include "cuda/comm/fabric.h"
 #include "cuda/comm/push.h"
 #include "cuda/kernels/exchange.h"
 
@@ -142,6 +142,11 @@ enum tutti_status cuda_send_recv(void *opaque, struct request *const *requests, 
     bool pushed;
     for (int i = 0; i < count && status == TUTTI_OK; i++)
         status = cuda_operands_check(group, requests[i], stream);
+    if (group->fabric) {
+        if (status == TUTTI_OK)
+            status = cuda_fabric_send_recv(group, requests, count, stream);
+        return messages_ended(group, requests, count, status);
+    }
     if (group->channels) {
         if (status == TUTTI_OK)
             status = cuda_exchange_enqueue(group, requests, count, stream);
@@ -447,11 +452,23 @@ static enum tutti_status copy(void *opaque, struct request *request, tutti_strea
     return cuda_operation_ended(group, request, former, status);
 }
 
+/* A collective of ranks that a fabric joins. */
+static enum tutti_status by_fabric(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    enum tutti_status status = cuda_operands_check(group, request, stream);
+    if (status == TUTTI_OK)
+        status = cuda_fabric_collective(group, request, stream);
+    return cuda_operation_ended(group, request, former, status);
+}
+
 static enum tutti_status barrier(void *opaque, struct request *request, tutti_stream_t stream)
 {
     const struct cuda_group *group = opaque;
     request->choice.launch = barrier_launch;
     return (cuda_has_kernels(group) ? run
+            : group->fabric         ? by_fabric
             : group->proxied        ? staged
                                     : copy)(opaque, request, stream);
 }
@@ -469,4 +486,4 @@ const struct algorithm cuda_algo_kernel = {.run = run}, cuda_algo_barrier = {.ru
                                                      .several = EXCHANGE_CALLS},
                        cuda_algo_reduce_varied = {.run = reduce_varied},
                        cuda_algo_reduce_counted = {.run = reduce_counted},
-                       cuda_algo_push = {.run = push};
+                       cuda_algo_push = {.run = push}, cuda_algo_fabric = {.run = by_fabric};

@@ -34,12 +34,13 @@ bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
     const struct cuda_host *page = group->resources->host;
     if (!order_load_acquire_u32(&page->failed)) /* K4a pairs the device's K4 */
         return false;
+    const int first = group->many_hosts ? PEERS_ELSEWHERE : 0;
     *fault = (struct tutti_fault){
         .struct_size = sizeof *fault,
         .status = (enum tutti_status)page->status,
-        .rank = group->launch.rank,
+        .rank = first + group->launch.rank,
         .peer = page->status == TUTTI_ERR_TIMEOUT ? peers_late_rank(group->peers, page->peer)
-                                                  : page->peer,
+                                                  : first + page->peer,
         .sequence = page->sequence,
         .expected = signature_unpack(page->signatures[0], page->parameters[0]),
         .seen = signature_unpack(page->signatures[1], page->parameters[1]),

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/order.h"
 #include "base/point.h"
-#include "cuda/comm/group_internal.h"
+#include "cuda/comm/fabric.h"
 #include "peers/segments.h"
 #include "store/status_agree.h"
 
@@ -292,7 +292,8 @@ static void devices_count(struct cuda_group *group, const struct backend_opening
             rank_set_add(&threads, r);
     }
     group->shares_queues = rank_set_count(threads) > 1;
-    if (group->sharing > 1 && setup_of(opening)->route != CUDA_ROUTE_PROXY)
+    if (group->sharing > 1 && setup_of(opening)->route != CUDA_ROUTE_PROXY &&
+        setup_of(opening)->route != CUDA_ROUTE_FABRIC)
         group->same_gpu = threads;
 }
 
@@ -321,7 +322,7 @@ static enum tutti_status group_make(const struct backend_opening *opening,
     made->interrupt = opening->interrupt;
     made->proxied = setup_of(opening)->route == CUDA_ROUTE_PROXY;
     made->on_host = setup_of(opening)->route == CUDA_ROUTE_HOST;
-    if (made->on_host || setup_of(opening)->route == CUDA_ROUTE_PROXY)
+    if (made->on_host || made->many_hosts || setup_of(opening)->route == CUDA_ROUTE_PROXY)
         snprintf(made->why, sizeof made->why, "%s", setup_of(opening)->why);
     devices_count(made, opening);
     made->launch.rank = opening->rank;
@@ -359,7 +360,7 @@ static enum tutti_status hosts_open(const struct backend_opening *opening,
     struct cpu_group *group;
     const enum tutti_status status = cpu_group_open(opening, &choice_rules_free, &group);
     if (status == TUTTI_OK)
-        *hosts = (struct backend_hosts){&cpu_backend, group};
+        *hosts = (struct backend_hosts){.backend = &cpu_backend, .group = group};
     return status;
 }
 
@@ -430,10 +431,29 @@ static enum tutti_status open_proxy(struct cuda_group *group, const struct backe
     return status_agree(opening->gather, status, deadline_timeout_ms(deadline));
 }
 
+/* The same for ranks that a fabric joins. */
+static enum tutti_status open_fabric(struct cuda_group *group,
+                                     const struct backend_opening *opening,
+                                     enum tutti_status status, int64_t deadline)
+{
+    if (status == TUTTI_OK)
+        status = context_bind(group);
+    if (status == TUTTI_OK)
+        status = page_create(group);
+    if (status == TUTTI_OK)
+        status = cuda_fabric_open(group, opening->order, deadline);
+    status = status_agree(opening->gather, status, deadline_timeout_ms(deadline));
+    return status == TUTTI_OK ? status_agree(opening->gather, cuda_fabric_begin(group, deadline),
+                                             deadline_timeout_ms(deadline))
+                              : status;
+}
+
 static enum tutti_status open_in(struct cuda_group *group, const struct backend_opening *opening,
                                  enum tutti_status status, int64_t deadline)
 {
     int own_fd = -1;
+    if (setup_of(opening)->route == CUDA_ROUTE_FABRIC)
+        return open_fabric(group, opening, status, deadline);
     if (setup_of(opening)->route == CUDA_ROUTE_PROXY ||
         setup_of(opening)->route == CUDA_ROUTE_ALONE)
         return open_proxy(group, opening, status, deadline);
@@ -515,8 +535,9 @@ enum tutti_status cuda_group_open(const struct backend_opening *opening, void **
 static enum tutti_status flush(struct cuda_group *group, int64_t deadline)
 {
     const enum tutti_status status = cuda_flush(group, deadline);
-    return status == TUTTI_OK && group->many_hosts ? cuda_proxy_drain(group->proxy, deadline)
-                                                   : status;
+    return status == TUTTI_OK && group->many_hosts && group->proxy
+               ? cuda_proxy_drain(group->proxy, deadline)
+               : status;
 }
 
 enum tutti_status cuda_group_finish(void *opaque, int64_t timeout_ms)
@@ -550,6 +571,7 @@ static bool halt(struct cuda_group *group, enum tutti_status flushed)
         return true;
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
     cuda_proxy_stop(group->proxy);
+    cuda_fabric_stop(group);
     return cuda_event_wait(group, deadline_after(LINGER_MS)) != TUTTI_ERR_TIMEOUT;
 }
 
@@ -580,13 +602,14 @@ static void last_words(const struct cuda_group *group, bool idle, struct tutti_f
         peers_status(group->peers, fault);
     else if (!cuda_fault_read(group, fault) &&
              (!idle || order_load_relaxed_u32(&group->stopping))) /* relaxed: by this thread */
-        *fault = (struct tutti_fault){.struct_size = sizeof *fault,
-                                      .status = TUTTI_ERR_ABORTED,
-                                      .rank = group->launch.rank,
-                                      .peer = group->launch.rank,
-                                      .sequence = group->many_hosts
-                                                      ? cuda_proxy_completed(group->proxy) + 1
-                                                      : peers_sequence(group->peers)};
+        *fault = (struct tutti_fault){
+            .struct_size = sizeof *fault,
+            .status = TUTTI_ERR_ABORTED,
+            .rank = group->launch.rank,
+            .peer = group->launch.rank,
+            .sequence = group->fabric       ? cuda_fabric_completed(group->fabric) + 1
+                        : group->many_hosts ? cuda_proxy_completed(group->proxy) + 1
+                                            : peers_sequence(group->peers)};
 }
 
 /* The last operation that succeeded. */
@@ -596,7 +619,9 @@ static enum tutti_status completed_read(struct cuda_group *group, uint64_t *comp
     struct tutti_fault fault;
     uint64_t begun = 0;
     if (!cuda_has_kernels(group)) {
-        *completed = group->proxy ? cuda_proxy_completed(group->proxy) : cuda_group_sequence(group);
+        *completed = group->fabric  ? cuda_fabric_completed(group->fabric)
+                     : group->proxy ? cuda_proxy_completed(group->proxy)
+                                    : cuda_group_sequence(group);
         return TUTTI_OK;
     }
     enum tutti_status status =
@@ -696,6 +721,7 @@ void cuda_group_close(void *opaque, struct tutti_fault *fault)
         if (fault)
             last_words(group, !group->enqueued, fault);
     }
+    cuda_fabric_close(group, lives);
     if (group->resident)
         cuda_residents_add(group, -1);
     cuda_resources_release(group->resources, lives ? group->event : NULL, stuck);
@@ -710,7 +736,9 @@ void cuda_group_close(void *opaque, struct tutti_fault *fault)
 uint64_t cuda_group_sequence(const void *opaque)
 {
     const struct cuda_group *group = opaque;
-    return group->proxied ? cuda_proxy_enqueued(group->proxy) : peers_sequence(group->peers);
+    return group->fabric    ? group->fabric->enqueued
+           : group->proxied ? cuda_proxy_enqueued(group->proxy)
+                            : peers_sequence(group->peers);
 }
 
 int cuda_group_device(const struct cuda_group *group)
@@ -721,6 +749,13 @@ int cuda_group_device(const struct cuda_group *group)
 enum tutti_status cuda_check_split(const void *group, const char *name)
 {
     const struct cuda_group *own = group;
+    if (own->fabric)
+        return error_set(
+            TUTTI_ERR_DECLINED,
+            "the ranks of communicator \"%s\" run on several hosts, joined by a fabric "
+            "of devices, over which there is no split: create one for each color by "
+            "tutti_comm_create(), with the color in its name, or open mpi:",
+            name);
     if (!own->proxied || own->many_hosts)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_DECLINED,
@@ -737,6 +772,7 @@ void cuda_group_forget(void *opaque)
         return;
     cuda_proxy_free(group->proxy);
     peers_free(group->beside);
+    free(group->fabric);
     free(group->resources);
     free(group);
 }

@@ -28,9 +28,11 @@ enum cuda_route {
     CUDA_ROUTE_FOUND,  /* on the devices if all of them reach each other, else in host memory */
     CUDA_ROUTE_DEVICE, /* on the devices; an error if they do not reach each other */
     CUDA_ROUTE_HOST,
-    CUDA_ROUTE_PROXY, /* no arenas: a host thread stages all operations, see proxy.h; the only one
-                       * of ranks on several hosts */
-    CUDA_ROUTE_ALONE, /* no arenas: one rank, which copies, or has a host thread reduce */
+    CUDA_ROUTE_PROXY,  /* no arenas: a host thread stages all operations, see proxy.h; the only one
+                        * of ranks on several hosts */
+    CUDA_ROUTE_FABRIC, /* no arenas: ranks on several hosts, joined by a fabric of devices: fabric.h
+                        */
+    CUDA_ROUTE_ALONE,  /* no arenas: one rank, which copies, or has a host thread reduce */
 };
 
 /* struct backend_opening's setup. */
@@ -39,7 +41,7 @@ struct cuda_setup {
     struct cuda_device devices[CUDA_RANKS]; /* of all ranks; several may have one device */
     enum cuda_route route;                  /* equal on all ranks */
     const char *why;                        /* HOST, PROXY: the reason, in words */
-    struct backend_hosts hosts;             /* PROXY */
+    struct backend_hosts hosts;             /* PROXY, FABRIC */
 };
 
 /* The last operation of the latest stream capture. */
@@ -97,12 +99,13 @@ struct cuda_group {
     /* The ranks on this device that are threads of this process. They launch together. Empty: this
      * rank launches alone. */
     struct rank_set same_gpu;
-    bool shares_queues;       /* other threads of this process use this device for its ranks */
-    bool on_host;             /* arenas are in host memory */
-    char why[320];            /* the reason for `on_host` or `proxied`, in words */
-    bool proxied;             /* the proxy stages all operations */
-    struct cuda_proxy *proxy; /* the host thread that stages operations without a kernel; NULL:
-                               * there is none, since a device's streams cannot wait for a word */
+    bool shares_queues;         /* other threads of this process use this device for its ranks */
+    bool on_host;               /* arenas are in host memory */
+    char why[320];              /* the reason for `on_host` or `proxied`, in words */
+    bool proxied;               /* the proxy stages all operations */
+    struct cuda_fabric *fabric; /* CUDA_ROUTE_FABRIC; else NULL */
+    struct cuda_proxy *proxy;   /* the host thread that stages operations without a kernel; NULL:
+                                 * there is none, since a device's streams cannot wait for a word */
 
     /* stream.c */
     CUstream last; /* the stream of the last eager operation */
@@ -149,10 +152,11 @@ static inline bool cuda_is_alone(const struct cuda_group *group)
     return group->launch.size == 1;
 }
 
-/* Returns false if the rank is alone or a host thread stages all operations. */
+/* Returns false if the rank is alone, a host thread stages all operations, or a fabric joins the
+ * devices. */
 static inline bool cuda_has_kernels(const struct cuda_group *group)
 {
-    return !group->proxied && !cuda_is_alone(group);
+    return !group->proxied && !group->fabric && !cuda_is_alone(group);
 }
 
 /* Makes the communicator's context current until cuda_leave(). Returns CUDA. */
@@ -248,7 +252,7 @@ enum tutti_status cuda_operand_check(struct cuda_group *group, const char *call,
 /* enqueue.c: the algorithms of choices, and messages: coll/backend.h. */
 extern const struct algorithm cuda_algo_kernel, cuda_algo_barrier, cuda_algo_staged, cuda_algo_copy,
     cuda_algo_message, cuda_algo_exchange, cuda_algo_exchange_counted, cuda_algo_reduce_varied,
-    cuda_algo_reduce_counted, cuda_algo_push;
+    cuda_algo_reduce_counted, cuda_algo_push, cuda_algo_fabric;
 enum tutti_status cuda_send_recv(void *group, struct request *const *requests, int count,
                                  tutti_stream_t stream);
 enum tutti_status cuda_send_own(void *group, struct request *send, struct request *recv,
@@ -305,6 +309,11 @@ bool cuda_may_launch_ahead(const struct cuda_group *group, unsigned former, unsi
  * Return CONCURRENT, CUDA. */
 enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream);
 enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream);
+/* The same for a stream that is captured: before, which also makes the graph hold the resources,
+ * and after. Return CONCURRENT, CUDA. */
+enum tutti_status cuda_captured_order(struct cuda_group *group, CUstream stream, uint64_t id,
+                                      CUgraph graph);
+enum tutti_status cuda_captured_note(struct cuda_group *group, CUstream stream);
 /* Waits for the work on the group's own stream. Returns TIMEOUT, CUDA, or the interrupt's
  * status; then work may still run. */
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);

@@ -120,6 +120,17 @@ enum tutti_status cuda_prepare(const struct backend_opening *opening, struct bac
     const bool forced = algo != TUTTI_ALGO_NONE && algo != TUTTI_ALGO_HOST_STAGED;
     int low, high;
     devices_read(opening->records, opening->size, setup->devices);
+    if (opening->hosts.link) {
+        setup->route = CUDA_ROUTE_FABRIC;
+        setup->why = "the ranks run on several hosts, and a fabric joins the devices";
+        return algo == TUTTI_ALGO_NONE || algo == TUTTI_ALGO_ONE_SHOT || algo == TUTTI_ALGO_TWO_SHOT
+                   ? TUTTI_OK
+                   : error_set(TUTTI_ERR_DECLINED,
+                               "algorithm %d (%s) is forced by the options or TUTTI_ALGO, but the "
+                               "ranks run on several hosts, and a fabric joins the devices: force "
+                               "none, one_shot or two_shot",
+                               (int)algo, tutti_algo_name(algo));
+    }
     if (opening->hosts.group) {
         setup->route = CUDA_ROUTE_PROXY;
         setup->why = "the ranks run on several hosts";

@@ -22,7 +22,7 @@ enum tutti_status cuda_push_choose(const struct cuda_group *group, const struct 
 {
     const char *name = coll_rows[call->collective].call,
                *flag = flag_name(call->flags & TUTTI_CALL_COPY_ENGINE);
-    if (group->on_host || group->proxied)
+    if (group->on_host || group->proxied || group->fabric)
         return error_set(
             TUTTI_ERR_DECLINED,
             "%s: TUTTI_CALL_%s: the ranks' data goes through the host's memory (%s): leave the "

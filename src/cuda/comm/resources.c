@@ -84,6 +84,8 @@ static void dispose(struct cuda_resources *resources, bool lives)
         driver->mem_host_free(resources->symm_page);
     if (lives && resources->proxy_page)
         driver->mem_host_free(resources->proxy_page);
+    if (lives && resources->fabric_page)
+        driver->mem_host_free(resources->fabric_page);
     if (lives && resources->pending)
         driver->event_destroy(resources->pending);
     free(resources);

@@ -30,6 +30,7 @@ struct cuda_resources {
     struct cuda_memory recorder;           /* written by kernels; of a communicator */
     struct cuda_symm_page *symm_page;      /* pinned; of an allocation */
     struct cuda_proxy_page *proxy_page;    /* pinned; where a host thread stages */
+    void *fabric_page;                     /* pinned; of ranks that a fabric joins */
 
     /* Both may be NULL. */
     bool (*idle)(

@@ -123,8 +123,8 @@ enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
 /* ---- captured -------------------------------------------------------------------------------- */
 
 /* Puts the next operation of a capture behind the last one. */
-static enum tutti_status order_captured(struct cuda_group *group, CUstream stream, uint64_t id,
-                                        CUgraph graph)
+enum tutti_status cuda_captured_order(struct cuda_group *group, CUstream stream, uint64_t id,
+                                      CUgraph graph)
 {
     struct cuda_capture *capture = &group->capture;
     /* Ids count up. */
@@ -145,7 +145,7 @@ static enum tutti_status order_captured(struct cuda_group *group, CUstream strea
 }
 
 /* The stream now depends on the operation's node alone. */
-static enum tutti_status note_captured(struct cuda_group *group, CUstream stream)
+enum tutti_status cuda_captured_note(struct cuda_group *group, CUstream stream)
 {
     CUstreamCaptureStatus state;
     const CUgraphNode *nodes = NULL;
@@ -216,12 +216,12 @@ static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct re
 static enum tutti_status captured_launch(struct cuda_group *group, CUstream stream,
                                          const struct cuda_task *task, uint64_t id, CUgraph graph)
 {
-    enum tutti_status status = order_captured(group, stream, id, graph);
+    enum tutti_status status = cuda_captured_order(group, stream, id, graph);
     if (status == TUTTI_OK && task->copies)
         status = cuda_copies_capture(group, stream, task->copies);
     if (status == TUTTI_OK)
         status = launch_on(group, stream, task, &group->capture.weight);
-    return status == TUTTI_OK && (task->function || task->bytes) ? note_captured(group, stream)
+    return status == TUTTI_OK && (task->function || task->bytes) ? cuda_captured_note(group, stream)
                                                                  : status;
 }
 

@@ -168,3 +168,15 @@ enum tutti_status cuda_kernels_load_rows(const struct cuda_driver *driver,
                            &kernels->functions[CUDA_RMS_NORM_ROWS][dtype][CUDA_ANY]);
     return status;
 }
+
+enum tutti_status cuda_kernels_load_fabric(const struct cuda_driver *driver, int size,
+                                           struct cuda_kernels *kernels)
+{
+    enum tutti_status status = cuda_kernels_load_rows(driver, kernels);
+    for (int dtype = 0; dtype < DTYPE_REALS; dtype++)
+        for (enum cuda_form form = 0; form < CUDA_FORMS && status == TUTTI_OK; form++)
+            status = load_form(driver, size, false, CUDA_COMBINE, (enum tutti_dtype)dtype, form,
+                               &kernels->functions[CUDA_COMBINE][dtype][form]);
+    return status == TUTTI_OK ? load_function(driver, CUDA_COMBINE, "announce", &kernels->announce)
+                              : status;
+}

@@ -26,11 +26,12 @@ enum tutti_status cuda_kernels_check(const struct cuda_driver *driver);
 /* The functions of a communicator's kernels. Names of functions in the fatbins: KERNEL_DTYPE
  * ("one_shot_ll_bfloat16") for CUDA_ANY, KERNEL_DTYPE_sum_N for CUDA_SUM, KERNEL_DTYPE_sum_N_once
  * for CUDA_SUM_ONCE; KERNEL is the row's name or its `other`. A kernel without dtypes has one
- * function, of its own name, at [kernel][0][CUDA_ANY]. "probe" is in the barrier's fatbin. A
+ * function, of its own name, at [kernel][0][CUDA_ANY]. "probe" is in the barrier's fatbin,
+ * "announce" in that of combine. A
  * function that does not exist is NULL: cuda_kernel_has(). */
 struct cuda_kernels {
     CUfunction functions[CUDA_KERNELS][DTYPE_REALS][CUDA_FORMS];
-    CUfunction probe;
+    CUfunction probe, announce;
 };
 
 /* Loads the kernels for a world size into the current context; `on_host`: those for host memory.
@@ -41,6 +42,9 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
  * share only the host's memory, have no other. */
 enum tutti_status cuda_kernels_load_rows(const struct cuda_driver *driver,
                                          struct cuda_kernels *kernels);
+/* The same, and those of combine.cu: for ranks that a fabric of devices joins. */
+enum tutti_status cuda_kernels_load_fabric(const struct cuda_driver *driver, int size,
+                                           struct cuda_kernels *kernels);
 /* The same for one kernel without dtypes. */
 enum tutti_status cuda_kernel_load(const struct cuda_driver *driver, enum cuda_kernel kernel,
                                    CUfunction *function);

@@ -41,7 +41,8 @@
     X(BARRIER, barrier)                                                                            \
     X(SYMM, symm)                                                                                  \
     X(STREAM_WAIT, stream_wait)                                                                    \
-    X(RMS_NORM_ROWS, rms_norm_rows)
+    X(RMS_NORM_ROWS, rms_norm_rows)                                                                \
+    X(COMBINE, combine)
 
 enum cuda_kernel {
 #define CUDA_KERNEL_ENUM(NAME, name) CUDA_##NAME,
