@@ -42,7 +42,7 @@ extern "C" {
  *
  * Returns INVALID (an argument or option is wrong, here or on another rank), DECLINED (CPU ranks of
  * a topology file of which some two are not linked; CUDA ranks that are processes and share a
- * device, or that nccl: joins: create these communicators by tutti_comm_create()), CONCURRENT
+ * device: create these communicators by tutti_comm_create()), CONCURRENT
  * (another call is under way, or a process group exists), TIMEOUT, PEER_DEAD, MISMATCH (a rank
  * called another operation, or ranks of one color have different options), ABORTED, NO_MEMORY,
  * SYSTEM, CUDA, VERSION (an unknown option).

@@ -573,8 +573,8 @@ struct tutti_comm_options {
      * ranks pass one of the same name, or none. Sums have the bits of the same ranks on one host.
      * Waiting ranks look in the store, which outlives the communicator, for faults of other hosts:
      * an abort once a rank there is in a call; with a tcp store of Tutti's each death. What is made
-     * of the ranks has this fabric, too. CUDA tensors go by nccl:, in graphs too, without splits
-     * and groups; by mpi: through the host, in no graph. That and process groups need
+     * of the ranks has this fabric, too. CUDA tensors go by nccl:, in graphs too, without
+     * process groups; by mpi: through the host, in no graph. That and process groups need
      * MPI_THREAD_MULTIPLE. No strict mode. NULL: one host, where a fabric is not used. Compared. */
     struct tutti_fabric *fabric;
     /* For CPU only: the caller's own threads, which share the copies and sums of a long operation.

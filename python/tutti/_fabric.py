@@ -14,7 +14,7 @@ class Fabric(Handle):
     """An engine that moves bytes between hosts, for communicators whose ranks run on several: `Communicator.from_env(fabric=fabric)`.
 
     url  "mpi:" is the MPI that the process has loaded, as mpi4py does, else the launcher's; "mpi:PATH" names one.
-         tutti_fabric_open() describes the URLs
+         "nccl:" is NVIDIA's NCCL, for CUDA communicators. tutti_fabric_open() describes the URLs
 
     Any number of communicators may use a fabric; close it after them. Raises InvalidError, DeclinedError (no such engine,
     or one that cannot work here; the message says why), NoMemoryError, SystemCallError.

@@ -58,6 +58,7 @@ struct hierarchy {
     int subtree_count;
     int subtrees_of[WORLD_RANKS]; /* [host]: how many it has */
 
+    uint64_t values;   /* exchanges of values by the store */
     uint64_t sequence; /* of the running collective, or of the last one */
     struct hierarchy_scratch scratch;
     struct hierarchy_state *running; /* the state of an operation outside of a group of calls */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The operations of several hosts: which one a request is, and how the parts follow each other. */
+#include "base/deadline.h"
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "comm/hierarchy_internal.h"
 #include "comm/run.h"
 
@@ -145,6 +147,35 @@ enum tutti_status hierarchy_run_more(void *opaque, struct request *request)
     return status == TUTTI_OK ? finish(self, request, self->running) : status;
 }
 
+static enum tutti_status ask_for_fault(void *opaque)
+{
+    const struct hierarchy *self = opaque;
+    struct peers *const peers = self->comm->peers;
+    return peers_have_failed(peers) ? peers_status(peers, NULL) : TUTTI_OK;
+}
+
+/* A fabric of devices moves nothing between the hosts' memories. The devices' watch looks for
+ * faults of other hosts meanwhile. */
+static enum tutti_status values_by_store(struct hierarchy *self, const void *own, size_t bytes,
+                                         void *all, int64_t timeout_ms)
+{
+    const struct interrupt interrupt = {.ask = ask_for_fault, .context = self};
+    const int64_t deadline = deadline_after(timeout_ms);
+    struct tutti_store view = store_bounded(&self->store, deadline, &interrupt);
+    char prefix[40];
+    struct tutti_exchanger exchanger = {.struct_size = sizeof exchanger,
+                                        .store = &view,
+                                        .prefix = prefix,
+                                        .rank = self->comm->rank,
+                                        .size = self->comm->world_size};
+    snprintf(prefix, sizeof prefix, "values/%llu", (unsigned long long)++self->values);
+    const enum tutti_status status =
+        tutti_exchanger_all_gather(&exchanger, own, bytes, all, timeout_ms);
+    if (status == TUTTI_OK)
+        exchanger_end(&exchanger, deadline);
+    return status;
+}
+
 enum tutti_status hierarchy_values_gather(struct hierarchy *self, const void *own, size_t bytes,
                                           void *all, int64_t timeout_ms)
 {
@@ -163,6 +194,8 @@ enum tutti_status hierarchy_values_gather(struct hierarchy *self, const void *ow
         .signature = signature_pack(TUTTI_COLLECTIVE_SPLIT, TUTTI_UINT8, (enum op_kind)0,
                                     TUTTI_ALGO_NONE, bytes),
     };
+    if (self->comm->hosts.link)
+        return values_by_store(self, own, bytes, all, timeout_ms);
     enum tutti_status status = prepare(self, &request, self->running);
     self->running->uncounted = true;
     if (status == TUTTI_OK)

@@ -680,7 +680,6 @@ static int nccl_refusals(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     tutti_comm_describe(comm, text, sizeof text);
     RANKS_CHECK(strstr(text, "a fabric joins the devices\n") && strstr(text, "fabric: nccl (NCCL"));
-    RANKS_CHECK(tutti_comm_split(comm, 0, 0, NULL, &sub) == TUTTI_ERR_DECLINED && says("no split"));
     RANKS_CHECK(tutti_pg_create(comm, NULL, &group) == TUTTI_ERR_DECLINED && says("open mpi:"));
     RANKS_CHECK(sum(comm, 100, memory) == TUTTI_OK);
     options.fabric = fabric;

@@ -749,13 +749,6 @@ int cuda_group_device(const struct cuda_group *group)
 enum tutti_status cuda_check_split(const void *group, const char *name)
 {
     const struct cuda_group *own = group;
-    if (own->fabric)
-        return error_set(
-            TUTTI_ERR_DECLINED,
-            "the ranks of communicator \"%s\" run on several hosts, joined by a fabric "
-            "of devices, over which there is no split: create one for each color by "
-            "tutti_comm_create(), with the color in its name, or open mpi:",
-            name);
     if (!own->proxied || own->many_hosts)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_DECLINED,
