@@ -20,11 +20,12 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_INT8 = 0, POLL_US = 20 };
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7, NCCL_INT8 = 0, POLL_US = 20, SPIN_US = 200 };
 
 /* ncclConfig_t as it was in 2.14. Newer versions take the rest from the version. */
 struct config {
@@ -159,11 +160,12 @@ static void end_comm(struct nccl_link *link)
     link->comm = NULL;
 }
 
-/* Waits for what a call has begun. */
+/* Waits for what a call has begun. Most of it is done by a thread of NCCL's, soon. */
 static enum tutti_status await(const struct nccl_link *link, const char *call, int result,
                                int64_t deadline, const struct interrupt *interrupt)
 {
     const struct timespec nap = {.tv_nsec = POLL_US * 1000};
+    const int64_t begun = deadline_now();
     while (result == NCCL_IN_PROGRESS) {
         const int asked = link->nccl->async_error(link->comm, &result);
         if (asked != NCCL_SUCCESS)
@@ -180,7 +182,10 @@ static enum tutti_status await(const struct nccl_link *link, const char *call, i
                              "%s of rank %d: NCCL has waited for the other %d ranks for %lld ms",
                              call, link->base.rank, link->base.size - 1,
                              (long long)link->timeout_ms);
-        nanosleep(&nap, NULL);
+        if (deadline_now() - begun < SPIN_US * INT64_C(1000))
+            sched_yield();
+        else
+            nanosleep(&nap, NULL);
     }
     return result == NCCL_SUCCESS ? TUTTI_OK : nccl_error(link->nccl, link->comm, call, result);
 }
