@@ -240,10 +240,17 @@ static enum tutti_status peers_connect(struct cuda_group *group)
 
 enum tutti_status cuda_fabric_begin(struct cuda_group *group, int64_t deadline)
 {
+    char why[512];
     enum tutti_status status = peers_connect(group);
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline);
-    return status == TUTTI_OK ? cuda_watcher_start(&group->fabric->watcher) : status;
+    if (status == TUTTI_OK)
+        return cuda_watcher_start(&group->fabric->watcher);
+    /* The transfers use memory that is freed next. */
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    cuda_fabric_stop(group);
+    (void)cuda_own_finish(group, deadline_after(TELL_MS));
+    return error_set(status, "%s", why);
 }
 
 void cuda_fabric_stop(struct cuda_group *group)
