@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    LOOK_MS = 200, /* how often the watch looks for faults of other hosts */
-    TELL_MS = 500, /* in which a rank that fails has told so */
+    LOOK_MS = 200,  /* how often the watch looks for faults of other hosts */
+    TELL_MS = 2000, /* in which a rank that fails or leaves has told so */
     TELL_NAP_NS = 10000000,
     LATE_MS = 200, /* of a copy of headers */
 };
@@ -106,26 +106,32 @@ static bool is_stuck(struct cuda_group *group, bool looks, struct tutti_fault *f
     return is_gone || is_late;
 }
 
+struct reason {
+    struct cuda_group *group;
+    int gone; /* the rank for which the operation waits, if it has left; else -1 */
+};
+
 /* Asks for faults of other hosts, too. */
-static bool fault_is_known(void *opaque)
+static bool reason_is_known(void *opaque)
 {
-    struct cuda_group *group = opaque;
-    return cuda_group_status(group, NULL) != TUTTI_OK;
+    struct reason *reason = opaque;
+    if (cuda_group_status(reason->group, NULL) != TUTTI_OK)
+        return true;
+    const int late = late_rank(reason->group);
+    reason->gone = late >= 0 && has_left(reason->group, late) ? late : -1;
+    return reason->gone >= 0;
 }
 
 /* The engine's error is the last error. Often a rank has failed or left, and has told so. */
 static void engine_failed(struct cuda_group *group, enum tutti_status status)
 {
+    struct reason reason = {.group = group, .gone = -1};
     char text[512];
     snprintf(text, sizeof text, "%s", tutti_last_error());
-    if (wait_napping(fault_is_known, group, deadline_after(TELL_MS), TELL_NAP_NS))
-        return;
-    const int late = late_rank(group);
-    const bool is_gone = late >= 0 && has_left(group, late);
-    const struct tutti_fault fault =
-        fault_make(group, is_gone ? TUTTI_ERR_PEER_DEAD : status, is_gone ? late : -1);
-    if (!is_gone)
+    if (!wait_napping(reason_is_known, &reason, deadline_after(TELL_MS), TELL_NAP_NS))
         log_write(TUTTI_LOG_WARN, group->launch.rank, "%s", text);
+    const struct tutti_fault fault =
+        fault_make(group, reason.gone >= 0 ? TUTTI_ERR_PEER_DEAD : status, reason.gone);
     peers_fail(group->peers, &fault);
 }
 
@@ -386,7 +392,7 @@ static enum tutti_status half_enqueued(struct cuda_group *group, enum tutti_stat
     char text[512];
     snprintf(text, sizeof text, "%s", tutti_last_error());
     if (status != TUTTI_ERR_CUDA && status != TUTTI_ERR_NO_MEMORY &&
-        wait_napping(has_failed, group, deadline_after(4 * TELL_MS), TELL_NAP_NS))
+        wait_napping(has_failed, group, deadline_after(2 * TELL_MS), TELL_NAP_NS))
         return cuda_group_status(group, NULL);
     error_set(status, "%s", text);
     return cuda_launch_failed(group, status, group->fabric->enqueued);
