@@ -30,7 +30,7 @@ typedef struct tutti_fabric tutti_fabric_t;
  *   ranks, up to 8. PATH is its library; without PATH it is that of TUTTI_NCCL_LIBRARY, or
  *   libnccl.so.2. NCCL only moves bytes: Tutti's own kernels compute the sums. Graphs with
  *   operations that go through the fabric are destroyed before the communicator, and not launched
- *   after a fault: NCCL waits for the former, and has freed what the latter need. As with NCCL's
+ *   after a fault: else NCCL's memory is not freed, or has been. As with NCCL's
  * own communicators, ranks enqueue operations of two such communicators in the same order
  *
  * *MPI.* If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the end of

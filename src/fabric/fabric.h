@@ -45,6 +45,8 @@ struct fabric_link {
     struct tutti_fabric *fabric;
     int rank, size;
     uint32_t aborted; /* 1: fabric_link_abort() was called */
+    bool held; /* of a device fabric: graphs that live on have transfers of the link. Then the
+                * engine keeps what it has for it: NCCL would wait for the graphs' end */
 };
 
 /* One message to or from another rank of the link. Both sides pass the same number of bytes, and

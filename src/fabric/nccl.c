@@ -224,6 +224,8 @@ static enum tutti_status nccl_connect(struct tutti_fabric *fabric, int rank, int
 static bool nccl_disconnect(struct fabric_link *base, int64_t deadline)
 {
     struct nccl_link *link = (struct nccl_link *)base;
+    if (base->held && !fabric_link_is_aborted(base))
+        link->comm = NULL;
     if (link->comm && !link->failed && !fabric_link_is_aborted(base) &&
         await(link, "ncclCommFinalize", link->nccl->finalize(link->comm), deadline, NULL) ==
             TUTTI_OK) {

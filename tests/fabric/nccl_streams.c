@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,14 +219,26 @@ int pncclCommDestroy(struct comm *comm)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Moves what the socket takes or has. Returns whether the call has ended. */
+/* Moves what the socket takes or has. The words of a short message are written whole, as by a
+ * device: the watch may look. Returns whether the call has ended. */
 static int call_step(struct comm *comm, struct call *call, size_t done)
 {
     const int fd = comm->peers[call->peer];
     const size_t left = call->bytes - done;
-    const ssize_t moved = call->is_send
-                              ? send(fd, call->buffer + done, left, MSG_DONTWAIT | MSG_NOSIGNAL)
-                              : recv(fd, call->buffer + done, left, MSG_DONTWAIT);
+    unsigned long long words[2];
+    const int is_header = !call->is_send && call->bytes == sizeof words && !done &&
+                          (uintptr_t)call->buffer % sizeof *words == 0;
+    const int flags = MSG_DONTWAIT | (is_header ? MSG_PEEK : MSG_NOSIGNAL);
+    const ssize_t moved =
+        call->is_send ? send(fd, call->buffer + done, left, flags)
+                      : recv(fd, is_header ? (char *)words : call->buffer + done, left, flags);
+    if (is_header && moved > 0) {
+        if (moved != sizeof words || recv(fd, words, sizeof words, MSG_DONTWAIT) != moved)
+            return 0; /* later, whole */
+        __atomic_store_n((unsigned long long *)(void *)call->buffer + 1, words[1],
+                         __ATOMIC_RELAXED);
+        __atomic_store_n((unsigned long long *)(void *)call->buffer, words[0], __ATOMIC_RELAXED);
+    }
     if (moved > 0)
         call->done = done + (size_t)moved;
     else if (moved == 0 || (errno != EAGAIN && errno != EINTR))
@@ -237,8 +250,10 @@ static int call_step(struct comm *comm, struct call *call, size_t done)
 static int batch_step(struct batch *batch, int *moved)
 {
     int waits[2][RANKS] = {{0}}, all = 1;
-    for (int i = 0; i < batch->count; i++) {
-        struct call *call = &batch->calls[i];
+    for (int i = 0; i < 2 * batch->count; i++) { /* receives first, as engines may */
+        struct call *call = &batch->calls[i % batch->count];
+        if (call->is_send != (i >= batch->count))
+            continue;
         int *wait = &waits[call->is_send][call->peer];
         if (call->done < call->bytes && !*wait) {
             const size_t before = call->done;

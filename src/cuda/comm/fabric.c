@@ -46,18 +46,21 @@ static int late_rank(struct cuda_group *group)
     const struct cuda_driver *driver = group->driver;
     const struct cuda_fabric_words *words = fabric->words;
     const uint8_t *peers = (const uint8_t *)(fabric->theirs + CUDA_ANNOUNCE_HEADERS);
-    const uint32_t count = fabric->page->headers;
+    const uint32_t all = fabric->page->headers, count = all < CUDA_ANNOUNCED ? all : CUDA_ANNOUNCED;
     struct cuda_visit visit;
     int late = -1;
     if (order_load_acquire_u32(&fabric->page->ended) == fabric->page->begun || /* Q2a */
-        count > CUDA_ANNOUNCE_HEADERS ||
         cuda_visit_begin(driver, group->resources->context, &visit) != TUTTI_OK)
         return -1;
-    if (driver->memcpy_async(cuda_address(fabric->theirs), cuda_address(words->theirs),
-                             sizeof words->theirs + sizeof words->peers,
-                             fabric->stream) == CUDA_SUCCESS &&
-        cuda_stream_finish(driver, fabric->stream, fabric->event, group->device.ordinal,
-                           deadline_after(LATE_MS)) == TUTTI_OK)
+    bool copied = driver->memcpy_async(cuda_address(peers), cuda_address(words->peers), count,
+                                       fabric->stream) == CUDA_SUCCESS;
+    for (uint32_t i = 0; i < count && copied; i++) /* words, since more may come meanwhile */
+        copied = driver->memcpy_async(cuda_address(&fabric->theirs[i].signature),
+                                      cuda_address(&words->theirs[i].signature), sizeof(uint64_t),
+                                      fabric->stream) == CUDA_SUCCESS;
+    if (cuda_stream_finish(driver, fabric->stream, fabric->event, group->device.ordinal,
+                           deadline_after(LATE_MS)) == TUTTI_OK &&
+        copied)
         for (uint32_t i = 0; i < count && late < 0; i++)
             if (peers[i] != CUDA_NO_PEER && !fabric->theirs[i].signature)
                 late = peers[i];
@@ -274,6 +277,12 @@ void cuda_fabric_close(struct cuda_group *group, bool lives)
     if (!fabric)
         return;
     cuda_watcher_stop(&fabric->watcher);
+    fabric->link->held = lives && !cuda_resources_let_go(group->resources);
+    if (fabric->link->held)
+        log_write(
+            TUTTI_LOG_INFO, group->launch.rank,
+            "graphs with operations of the communicator live on, so what the fabric has for it "
+            "is not freed: destroy graphs before");
     if (lives && fabric->stream)
         group->driver->stream_destroy(fabric->stream);
     if (lives && fabric->event)

@@ -266,9 +266,10 @@ struct moves {
     struct block sent[CUDA_RANKS], received[CUDA_RANKS];
 };
 
-/* Adds the part of the blocks from `at` on. Returns true if there is more. */
+/* Adds the part of the blocks from `at` on, of at most `most` bytes each. Received ones come into
+ * the slots if `in_slots`. Returns true if there is more. */
 static bool moves_add(const struct cuda_group *group, const struct moves *moves, size_t at,
-                      struct list *list)
+                      size_t most, bool in_slots, struct list *list)
 {
     bool more = false;
     for (int r = 0; r < group->launch.size; r++) {
@@ -278,30 +279,53 @@ static bool moves_add(const struct cuda_group *group, const struct moves *moves,
             const struct block *block = i ? &moves->received[r] : &moves->sent[r];
             if (at >= block->bytes)
                 continue;
-            list_add(list, r, i == 0, block->at + at, least(MOVE_BYTES, block->bytes - at));
-            more |= block->bytes - at > MOVE_BYTES;
+            list_add(list, r, i == 0, i && in_slots ? slot(group, r) : block->at + at,
+                     least(most, block->bytes - at));
+            more |= block->bytes - at > most;
         }
     }
     return more;
 }
 
+/* Copies what has come from the slots to its place. */
+static enum tutti_status slots_empty(struct cuda_group *group, const struct moves *moves, size_t at,
+                                     size_t most, CUstream stream)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int r = 0; r < group->launch.size && status == TUTTI_OK; r++) {
+        const struct block *block = &moves->received[r];
+        if (r != group->launch.rank && at < block->bytes)
+            status =
+                CUDA_CALL(group->driver, memcpy_async, cuda_address(block->at + at),
+                          cuda_address(slot(group, r)), least(most, block->bytes - at), stream);
+    }
+    return status;
+}
+
+/* In place, a block from a rank has the place of that to it: what comes waits in a slot. */
 static enum tutti_status move(struct cuda_group *group, const struct moves *moves,
                               tutti_stream_t stream)
 {
+    const CUstream on = cuda_stream_of(stream);
     const struct block *from = &moves->sent[group->launch.rank],
                        *to = &moves->received[group->launch.rank];
+    const bool is_all_to_all = moves->request->collective == TUTTI_COLLECTIVE_ALL_TO_ALL;
+    const bool in_slots = is_all_to_all && moves->request->send == moves->request->recv;
+    const size_t most = is_all_to_all ? group->fabric->slot_bytes : MOVE_BYTES; /* on all ranks */
     struct list list = {.count = 0};
     enum tutti_status status = TUTTI_OK;
     bool more = true;
     if (from->bytes && to->bytes && from->at != to->at)
         status = CUDA_CALL(group->driver, memcpy_async, cuda_address(to->at),
-                           cuda_address(from->at), to->bytes, cuda_stream_of(stream));
-    for (size_t at = 0; more && status == TUTTI_OK; at += MOVE_BYTES) {
+                           cuda_address(from->at), to->bytes, on);
+    for (size_t at = 0; more && status == TUTTI_OK; at += most) {
         if (at)
-            status = cuda_fabric_mark(group, cuda_stream_of(stream));
-        more = moves_add(group, moves, at, &list);
+            status = cuda_fabric_mark(group, on);
+        more = moves_add(group, moves, at, most, in_slots, &list);
         if (status == TUTTI_OK)
             status = list_enqueue(group, &list, stream);
+        if (status == TUTTI_OK && in_slots)
+            status = slots_empty(group, moves, at, most, on);
     }
     return status;
 }

@@ -151,16 +151,26 @@ void cuda_resources_sweep(void)
     }
 }
 
+bool cuda_resources_let_go(struct cuda_resources *resources)
+{
+    if (!resources->object)
+        return true;
+    /* If the graphs are already gone, a thread of the driver runs the destructor now. */
+    if (!resources->let_go &&
+        resources->driver->user_object_release(resources->object, 1) == CUDA_SUCCESS) {
+        resources->let_go = true;
+        wait_napping(is_graphless, resources, deadline_after(DESTRUCTOR_MS), WAIT_NAP_NS);
+    }
+    return is_graphless(resources);
+}
+
 void cuda_resources_release(struct cuda_resources *resources, CUevent pending, bool stuck)
 {
     if (!resources)
         return;
     resources->pending = pending;
     resources->stuck = stuck;
-    /* If the graphs are already gone, a thread of the driver runs the destructor now. */
-    if (resources->object &&
-        resources->driver->user_object_release(resources->object, 1) == CUDA_SUCCESS)
-        wait_napping(is_graphless, resources, deadline_after(DESTRUCTOR_MS), WAIT_NAP_NS);
+    (void)cuda_resources_let_go(resources);
     list_give(resources); /* from here on another thread may free it */
     cuda_resources_sweep();
 }

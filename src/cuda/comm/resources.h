@@ -40,6 +40,7 @@ struct cuda_resources {
     void *owner;
 
     CUuserObject object; /* NULL until an operation is captured */
+    bool let_go;         /* the owner's share of it is given back */
     uint32_t graphless;  /* its destructor has run: release K2 pairs K2a */
     CUevent pending;     /* behind operations that may still run; NULL if none can */
     bool stuck;          /* some work may never end: never freed */
@@ -55,6 +56,8 @@ void *cuda_resources_create(const struct cuda_driver *driver, size_t owner_bytes
 bool cuda_resources_live(const struct cuda_resources *resources);
 /* Makes `graph` hold the resources. Within a capture. */
 enum tutti_status cuda_resources_retain(struct cuda_resources *resources, CUgraph graph);
+/* The owner captures no more. Returns false if graphs still hold the resources. */
+bool cuda_resources_let_go(struct cuda_resources *resources);
 /* The owner gives the resources up. `pending` is an event behind its last operation; the resources
  * own it from then on. In the context if that lives. Frees at once what can be freed. Takes NULL.
  */

@@ -91,16 +91,18 @@ extern "C" __global__ void __launch_bounds__(CUDA_ANNOUNCED)
     const uint64_t sequence =
         order_load_plain_u64(&args.words->sequence) + (begins && args.numbered);
     const uint64_t number = args.numbered ? sequence : 0;
-    order_block_all(true); /* all threads have read it */
-    if (begins && threadIdx.x == 0)
-        begin(args, sequence);
     if (args.step == CUDA_ANNOUNCE_BEGIN)
         header_write(args, number);
     else if (args.step == CUDA_ANNOUNCE_CHECK)
         header_check(args, number);
-    if (threadIdx.x == 0 && args.step == CUDA_ANNOUNCE_END)
+    order_block_all(true); /* all threads have read the sequence, and the headers are there */
+    if (threadIdx.x != 0)
+        return;
+    if (begins)
+        begin(args, sequence);
+    else if (args.step == CUDA_ANNOUNCE_END)
         end(args, sequence);
-    else if (threadIdx.x == 0 && !begins)
+    else
         mark(args);
 }
 
