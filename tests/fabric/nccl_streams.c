@@ -61,6 +61,8 @@ struct comm {
     int rank, size, listens;
     int peers[RANKS]; /* sockets; -1: not yet */
     int fault, aborted;
+    int graphs; /* that have groups of this communicator: its end waits for theirs, as NCCL's does
+                 */
     struct batch *batches;
     pthread_mutex_t running; /* held by the work that runs */
 };
@@ -197,10 +199,12 @@ int pncclCommFinalize(struct comm *comm)
     return SUCCESS;
 }
 
-/* Waits for the work that runs. */
+/* Waits for the work that runs, and for graphs. */
 int pncclCommAbort(struct comm *comm)
 {
     __atomic_store_n(&comm->aborted, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&comm->graphs, __ATOMIC_SEQ_CST))
+        poll(NULL, 0, POLL_MS);
     pthread_mutex_lock(&comm->running);
     for (int peer = 0; peer < comm->size; peer++)
         if (comm->peers[peer] >= 0)
@@ -309,6 +313,31 @@ int pncclRecv(void *buffer, size_t bytes, int dtype, int peer, struct comm *comm
     return add(0, buffer, bytes, dtype, peer, comm, stream);
 }
 
+static void graph_ended(void *comm)
+{
+    __atomic_sub_fetch(&((struct comm *)comm)->graphs, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Notes the graph that the stream captures, if there is one. */
+static int graph_note(struct comm *comm, CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    CUgraph graph = NULL;
+    CUuserObject object;
+    uint64_t id = 0;
+    if (cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, NULL, NULL, NULL) != CUDA_SUCCESS)
+        return UNHANDLED;
+    if (!id || !graph)
+        return SUCCESS;
+    __atomic_add_fetch(&comm->graphs, 1, __ATOMIC_SEQ_CST);
+    return cuUserObjectCreate(&object, comm, graph_ended, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) ==
+                       CUDA_SUCCESS &&
+                   cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) ==
+                       CUDA_SUCCESS
+               ? SUCCESS
+               : UNHANDLED;
+}
+
 int pncclGroupEnd(void)
 {
     if (--depth || !count)
@@ -321,5 +350,7 @@ int pncclGroupEnd(void)
     batch->next = in_group->batches;
     in_group->batches = batch;
     pthread_mutex_unlock(&lock);
+    if (graph_note(in_group, on) != SUCCESS)
+        return UNHANDLED;
     return cuLaunchHostFunc(on, run, batch) == CUDA_SUCCESS ? IN_PROGRESS : UNHANDLED;
 }
