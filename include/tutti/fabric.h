@@ -28,10 +28,10 @@ typedef struct tutti_fabric tutti_fabric_t;
  *   MPICH (Intel MPI has), of Open MPI, or of the standard (libmpi_abi.so.1)
  * - nccl:PATH: NVIDIA's NCCL 2.14 or newer, for memory of CUDA devices: communicators of CUDA
  *   ranks, up to 8. PATH is its library; without PATH it is that of TUTTI_NCCL_LIBRARY, or
- *   libnccl.so.2. NCCL only moves bytes: Tutti's own kernels compute the sums. Graphs with
- *   operations that go through the fabric are destroyed before the communicator, and not launched
- *   after a fault: else NCCL's memory is not freed, or has been. As with NCCL's
- * own communicators, ranks enqueue operations of two such communicators in the same order
+ *   libnccl.so.2. NCCL only moves bytes: Tutti's own kernels compute the sums. Destroy graphs with
+ *   operations that go through the fabric before the communicator: else what NCCL has for it is not
+ *   freed. Launch no such graph after a fault: NCCL has freed what it needs. As with NCCL's own
+ *   communicators, ranks enqueue operations of two such communicators in the same order
  *
  * *MPI.* If MPI is not initialised, this call does it, asks for MPI_THREAD_MULTIPLE, and the end of
  * the last fabric calls MPI_Finalize(), unless a communicator of the fabric has failed. With less
