@@ -27,11 +27,11 @@ static void affinity_read(void *opaque, int task)
  * calling one too, to a core of its own if OMP_PROC_BIND says so. */
 static enum tutti_status cpus_find(const struct host_threads *threads, uint8_t cpus[HOST_CPU_BYTES])
 {
-    const int count = threads->parallel ? threads->count : 1;
+    const int count = threads->count > 1 ? threads->count : 1;
     cpu_set_t *sets = calloc((size_t)count, sizeof *sets);
     if (!sets)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for the affinity of %d threads", count);
-    if (threads->parallel)
+    if (count > 1)
         threads->parallel(threads->context, count, affinity_read, sets);
     else
         affinity_read(sets, 0);

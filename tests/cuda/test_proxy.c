@@ -24,17 +24,16 @@ enum {
 };
 
 /* The linker's: which process a rank says that it is. Each rank is a process of its own. */
-typedef enum tutti_status host_record_make_fn(const struct comm_config *config, int world_size,
-                                              const struct channel_address *address,
-                                              struct host_record *record);
-host_record_make_fn __real_host_record_make, __wrap_host_record_make;
+__typeof__(host_record_make) __real_host_record_make, __wrap_host_record_make;
 
 enum tutti_status __wrap_host_record_make(const struct comm_config *config, int world_size,
                                           const struct channel_address *address,
+                                          const struct host_threads *threads,
                                           struct host_record *record)
 {
     static uint8_t made;
-    enum tutti_status status = __real_host_record_make(config, world_size, address, record);
+    enum tutti_status status =
+        __real_host_record_make(config, world_size, address, threads, record);
     record->identity.address.id[0] ^= __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED);
     return status;
 }
