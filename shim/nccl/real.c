@@ -2,7 +2,7 @@
 /*
  * NVIDIA's library beside this one. Both have one name and one SONAME, and opening the name returns
  * the copy that is loaded, which is this one. So the other is opened by its absolute path, and
- * keeps its symbols to itself.
+ * keeps its symbols to itself. The program may have opened it before, and then bind.c sees to that.
  */
 #include "shim.h"
 
@@ -102,6 +102,11 @@ static void open_library(void)
     if (!handle) {
         log_write(TUTTI_LOG_WARN, -1, "NCCL: cannot open %s: %s", path, dlerror());
         lacking = "NVIDIA's library cannot be opened; a line of the log says why";
+        return;
+    }
+    if (!real_bind(handle)) {
+        log_write(TUTTI_LOG_WARN, -1, "NCCL: %s cannot be used: its calls cannot be changed", path);
+        lacking = "NVIDIA's library calls functions of this one, and that cannot be changed";
         return;
     }
     for (int symbol = 0; symbol < SYMBOLS; symbol++)

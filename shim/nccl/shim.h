@@ -12,6 +12,7 @@
  *   memory.c      memory, registration, windows
  *   param.c       parameters
  *   real.c        NVIDIA's library, for what only it can do
+ *   bind.c        calls within NVIDIA's library
  *   report.c      who served what
  *
  * A handle is a struct of the shim. It holds a communicator of Tutti, of NVIDIA's library, or both:
@@ -219,6 +220,12 @@ ncclResult_t real_wait(ncclComm_t real, ncclResult_t result, enum symbol symbol)
 /* Whether NVIDIA's library serves everything: TUTTI_DISABLE is set, or the launcher has started
  * ranks on several hosts. Equal on all ranks. */
 bool real_serves_all(void);
+
+/* ---- bind.c ---------------------------------------------------------------------------------- */
+
+/* Has NVIDIA's library call its own functions, where it calls those of this library. False: its
+ * data cannot be read or written. */
+bool real_bind(void *library);
 
 /* ---- report.c -------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Stands in for NVIDIA's libnccl.so.2: notes the calls that the shim passes on. Its communicators
- * do nothing. */
+ * do nothing. As NVIDIA's does, it calls functions that it exports by the dynamic linker, which are
+ * weak names of others. */
 #include "nccl.h"
 
 #include <pthread.h>
@@ -16,6 +17,9 @@ struct ncclComm {
 struct ncclWindow_vidmem {
     void *memory;
 };
+
+/* By such a name the compiler cannot tell which function it will call. */
+#define WEAK __attribute__((weak))
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 char real_calls[4096];
@@ -100,7 +104,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+WEAK ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     *error = comm->asked > 0 ? ncclInProgress : ncclSuccess;
     comm->asked--;
@@ -133,11 +137,37 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
     return ncclSuccess;
 }
 
+WEAK ncclResult_t ncclMemAlloc(void **memory, size_t bytes)
+{
+    note("alloc");
+    *memory = malloc(bytes);
+    return ncclSuccess;
+}
+
+WEAK ncclResult_t ncclMemFree(void *memory)
+{
+    note("free");
+    free(memory);
+    return ncclSuccess;
+}
+
+/* An address in data that are read-only once the dynamic linker has written it. */
+extern ncclResult_t (*const free_memory)(void *);
+WEAK ncclResult_t (*const free_memory)(void *) = ncclMemFree;
+
+WEAK ncclTeam_t ncclTeamWorld(ncclComm_t comm)
+{
+    return (ncclTeam_t){.nRanks = comm->ranks, .rank = comm->rank, .stride = 1};
+}
+
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
                                     ncclWindow_t *window, int flags)
 {
-    (void)comm, (void)bytes, (void)flags;
+    ncclResult_t error;
+    (void)bytes, (void)flags;
     note("window");
+    if (ncclCommGetAsyncError(comm, &error) != ncclSuccess)
+        return ncclInvalidArgument;
     *window = calloc(1, sizeof **window);
     (*window)->memory = memory;
     return ncclSuccess;
@@ -147,19 +177,6 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
     (void)comm;
     free(window);
-    return ncclSuccess;
-}
-
-ncclResult_t ncclMemAlloc(void **memory, size_t bytes)
-{
-    note("alloc");
-    *memory = malloc(bytes);
-    return ncclSuccess;
-}
-
-ncclResult_t ncclMemFree(void *memory)
-{
-    free(memory);
     return ncclSuccess;
 }
 
@@ -181,10 +198,11 @@ ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t dtype, int 
 
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void *requirements, void *made)
 {
+    void *memory;
     (void)requirements;
     note("device");
-    *(int *)made = comm->ranks;
-    return ncclSuccess;
+    *(int *)made = ncclTeamWorld(comm).nRanks;
+    return ncclMemAlloc(&memory, 8) == ncclSuccess ? free_memory(memory) : ncclSystemError;
 }
 
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **address)

@@ -64,6 +64,20 @@ static void test_device_at_once(void **unused)
     unsetenv("TUTTI_NCCL_DEVICE_API");
 }
 
+/* As PyTorch does, and before Tutti opens it. Its own calls then go to libnccl.so.2 of Tutti. */
+static void loaded_before(void)
+{
+    CHECK(dlopen(REAL, RTLD_NOW | RTLD_LOCAL));
+    ranks_run(RANKS, true, device);
+    CHECK(strstr(calls(), "device") && strstr(calls(), "alloc") && strstr(calls(), "free"));
+}
+
+static void loaded_before_lazily(void)
+{
+    CHECK(dlopen(REAL, RTLD_LAZY | RTLD_LOCAL));
+    ranks_run(RANKS, true, device);
+}
+
 static void test_version(void **unused)
 {
     int version = 0;
@@ -105,8 +119,8 @@ static void served(void)
     OK(ncclCommFinalize(child));
     OK(ncclCommDestroy(child));
     OK(ncclCommAbort(comm));
-    CHECK(strcmp(calls(), " id init all_reduce all_reduce send split send alloc destroy abort") ==
-          0);
+    CHECK(strcmp(calls(),
+                 " id init all_reduce all_reduce send split send alloc free destroy abort") == 0);
 }
 
 /* NVIDIA's function returns before its communicator is there. */
@@ -141,6 +155,13 @@ static void test_disabled(void **unused)
     (void)unused;
     in_process("TUTTI_DISABLE", "1", served);
     in_process("TUTTI_DISABLE", "1", served_unblocking);
+}
+
+static void test_loaded_before(void **unused)
+{
+    (void)unused;
+    in_process("TUTTI_DEBUG", "NONE", loaded_before);
+    in_process("TUTTI_DEBUG", "NONE", loaded_before_lazily);
 }
 
 /* More ranks than a host has: the launcher's variables tell. */
@@ -258,9 +279,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_disabled), /* forks, so before CUDA is used */
-        cmocka_unit_test(test_hosts),          cmocka_unit_test(test_several_hosts),
-        cmocka_unit_test(test_version),        cmocka_unit_test(test_device),
-        cmocka_unit_test(test_device_at_once),
+        cmocka_unit_test(test_loaded_before), cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_several_hosts), cmocka_unit_test(test_version),
+        cmocka_unit_test(test_device),        cmocka_unit_test(test_device_at_once),
     };
     setenv("TUTTI_NCCL_LIBRARY", REAL, 1);
     harness_setup();
