@@ -173,10 +173,7 @@ ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
         return result;
     for (int i = 0; i < comm->op_count; i++)
         tutti_op_destroy(comm->ops[i]);
-    for (struct ncclWindow_vidmem *window = comm->windows, *next; window; window = next) {
-        next = window->next;
-        free(window);
-    }
+    windows_free(comm);
     bool pushed;
     if (comm->event && cuda_context_enter(comm->driver, comm->context, &pushed) == TUTTI_OK) {
         comm->driver->event_destroy(comm->event);

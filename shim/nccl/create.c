@@ -278,7 +278,9 @@ ncclResult_t create_real(ncclComm_t comm, enum symbol symbol)
     tutti_store_close(ranks.store);
     if (result == ncclSuccess)
         result = real_init(comm, &id, symbol);
-    return result == ncclSuccess ? windows_register(comm) : result;
+    if (result == ncclSuccess)
+        result = windows_register(comm);
+    return result == ncclSuccess ? windows_update(comm, symbol) : result;
 }
 
 /* ---- ranks that have an id ------------------------------------------------------------------- */

@@ -46,16 +46,11 @@ static ncclComm_t real_of(ncclComm_t comm)
     return comm ? comm->real : NULL;
 }
 
-static ncclWindow_t real_window(ncclWindow_t window)
-{
-    return window ? window->real : NULL;
-}
-
 /* ---- put, signal, wait ----------------------------------------------------------------------- */
 
-REAL_FUNCTION(ncclPutSignal, real_of(comm) && real_window(window),
-              (local, count, dtype, peer, window->real, offset, signal, context, flags, comm->real,
-               stream),
+REAL_FUNCTION(ncclPutSignal, real_of(comm) && window_real(window),
+              (local, count, dtype, peer, window_real(window), offset, signal, context, flags,
+               comm->real, stream),
               const void *local, size_t count, ncclDataType_t dtype, int peer, ncclWindow_t window,
               size_t offset, int signal, int context, unsigned flags, ncclComm_t comm,
               cudaStream_t stream)
@@ -69,41 +64,60 @@ REAL_FUNCTION(ncclWaitSignal, real_of(comm), (count, signals, comm->real, stream
 
 /* ---- communicators and windows for kernels --------------------------------------------------- */
 
+/* May change NVIDIA's windows. */
 NCCL_DEFINE(ncclResult_t, ncclDevCommCreate, ncclComm_t comm, const void *requirements, void *made)
 {
-    ncclResult_t entered = comm_enter(comm, SYMBOL_ncclDevCommCreate, true);
-    if (entered == ncclSuccess)
-        entered = comm_leave(comm, create_real(comm, SYMBOL_ncclDevCommCreate));
-    if (entered != ncclSuccess)
-        return entered;
-    REAL_CALL(ncclDevCommCreate, real_of(comm), (comm->real, requirements, made));
+    const enum symbol symbol = SYMBOL_ncclDevCommCreate;
+    bool pushed;
+    ncclResult_t result = comm_enter(comm, symbol, true);
+    if (result != ncclSuccess)
+        return result;
+    result = fail_status(cuda_context_enter(comm->driver, comm->context, &pushed), symbol);
+    if (result != ncclSuccess)
+        return comm_leave(comm, result);
+    result = create_real(comm, symbol);
+    if (result == ncclSuccess) {
+        const int64_t begin = report_begin();
+        result = REAL(ncclDevCommCreate)(comm->real, requirements, made);
+        result = real_wait(comm->real, result, symbol);
+        report_end(symbol, true, 0, begin);
+    }
+    if (result == ncclSuccess)
+        result = windows_update(comm, symbol);
+    cuda_context_leave(comm->driver, pushed);
+    return comm_leave(comm, result);
 }
 
 REAL_FUNCTION(ncclDevCommDestroy, real_of(comm), (comm->real, made), ncclComm_t comm,
               const void *made)
 
-REAL_FUNCTION(ncclGetLsaMultimemDevicePointer, real_window(window), (window->real, offset, address),
-              ncclWindow_t window, size_t offset, void **address)
+REAL_FUNCTION(ncclGetLsaMultimemDevicePointer, window_real(window),
+              (window_real(window), offset, address), ncclWindow_t window, size_t offset,
+              void **address)
 
-REAL_FUNCTION(ncclGetMultimemDevicePointer, real_window(window),
-              (window->real, offset, multimem, address), ncclWindow_t window, size_t offset,
+REAL_FUNCTION(ncclGetMultimemDevicePointer, window_real(window),
+              (window_real(window), offset, multimem, address), ncclWindow_t window, size_t offset,
               multimem_t multimem, void **address)
 
-REAL_FUNCTION(ncclGetLsaDevicePointer, real_window(window), (window->real, offset, rank, address),
-              ncclWindow_t window, size_t offset, int rank, void **address)
+REAL_FUNCTION(ncclGetLsaDevicePointer, window_real(window),
+              (window_real(window), offset, rank, address), ncclWindow_t window, size_t offset,
+              int rank, void **address)
 
-REAL_FUNCTION(ncclGetPeerDevicePointer, real_window(window), (window->real, offset, peer, address),
-              ncclWindow_t window, size_t offset, int peer, void **address)
+REAL_FUNCTION(ncclGetPeerDevicePointer, window_real(window),
+              (window_real(window), offset, peer, address), ncclWindow_t window, size_t offset,
+              int peer, void **address)
 
-REAL_FUNCTION(ncclGetMultimemDeviceLeInfo, real_window(window), (window->real, offset, id, at),
-              ncclWindow_t window, size_t offset, void *id, size_t *at)
+REAL_FUNCTION(ncclGetMultimemDeviceLeInfo, window_real(window),
+              (window_real(window), offset, id, at), ncclWindow_t window, size_t offset, void *id,
+              size_t *at)
 
-REAL_FUNCTION(ncclGetCftDeviceLeInfo, real_window(window),
-              (window->real, offset, peer, team, id, at), ncclWindow_t window, size_t offset,
+REAL_FUNCTION(ncclGetCftDeviceLeInfo, window_real(window),
+              (window_real(window), offset, peer, team, id, at), ncclWindow_t window, size_t offset,
               int peer, ncclTeam_t team, void *id, size_t *at)
 
-REAL_FUNCTION(ncclGetPeerDeviceLeInfo, real_window(window), (window->real, offset, peer, id, at),
-              ncclWindow_t window, size_t offset, int peer, void *id, size_t *at)
+REAL_FUNCTION(ncclGetPeerDeviceLeInfo, window_real(window),
+              (window_real(window), offset, peer, id, at), ncclWindow_t window, size_t offset,
+              int peer, void *id, size_t *at)
 
 /* ---- what a kernel will need ----------------------------------------------------------------- */
 

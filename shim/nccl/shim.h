@@ -9,7 +9,8 @@
  *   hosts.c       ids, and who serves their ranks
  *   group.c       groups: calls and creations are kept until the outermost end
  *   call.c        collectives and messages, reductions
- *   memory.c      memory, registration, windows
+ *   memory.c      memory, registration
+ *   window.c      windows
  *   param.c       parameters
  *   real.c        NVIDIA's library, for what only it can do
  *   bind.c        calls within NVIDIA's library
@@ -24,6 +25,7 @@
 
 #include "abi.h"
 #include "base/order.h"
+#include "cuda/driver/memory.h"
 #include "cuda/driver/wrappers.h"
 #include "symbols.h"
 #include "tutti/tutti.h"
@@ -64,7 +66,7 @@ struct ncclComm {
     tutti_stream_t stream;  /* of the messages of the group that ends */
     uint64_t lineage;       /* names it among its ranks */
     uint32_t meetings[256]; /* by the bits of the ranks: what these have done together so far */
-    struct ncclWindow_vidmem *windows;
+    struct window *windows;
     bool has_grow; /* an id of ncclCommGetUniqueId() was not used yet */
 };
 
@@ -191,16 +193,29 @@ ncclResult_t call_submit(const struct call *call, tutti_stream_t stream);
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
-struct ncclWindow_vidmem {
-    struct ncclWindow_vidmem *next;
-    void *memory;
-    size_t bytes;
-    int flags;
-    ncclWindow_t real; /* in comm->real */
+struct device_memory {
+    const struct cuda_driver *driver;
+    struct cuda_memory memory; /* of 0 bytes: of cuMemAlloc() */
 };
+
+/* On the current context's device. As symmetric memory is: that other processes can map. NVIDIA's
+ * library takes no other memory for symmetric windows. A driver that cannot export gives ordinary
+ * memory. Returns NO_MEMORY, CUDA, SYSTEM. */
+enum tutti_status device_memory_alloc(size_t bytes, struct device_memory *made);
+/* Returns CUDA. */
+enum tutti_status device_memory_free(struct device_memory *memory);
+
+/* ---- window.c -------------------------------------------------------------------------------- */
 
 /* Registers the windows with NVIDIA's communicator, which is new. */
 ncclResult_t windows_register(ncclComm_t comm);
+/* Copies what kernels read of NVIDIA's windows, which it may have changed, to our handles. */
+ncclResult_t windows_update(ncclComm_t comm, enum symbol symbol);
+/* Frees the handles. No kernel may use them. */
+void windows_free(ncclComm_t comm);
+/* NVIDIA's window of a handle, NULL if there is none yet. A handle that is not ours, such as one
+ * that ncclDevCommCreate() has made, is NVIDIA's. */
+ncclWindow_t window_real(ncclWindow_t handle);
 
 /* ---- real.c ---------------------------------------------------------------------------------- */
 
@@ -252,6 +267,7 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm);
 EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
 EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
                                            ncclWindow_t *made, int flags);
+EXPORT ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t handle);
 EXPORT ncclResult_t ncclGroupStart(void);
 EXPORT ncclResult_t ncclGroupEnd(void);
 

@@ -2,7 +2,9 @@
 /* Stands in for NVIDIA's libnccl.so.2: notes the calls that the shim passes on. Its communicators
  * do nothing. As NVIDIA's does, it calls functions that it exports by the dynamic linker, which are
  * weak names of others. */
+#include "../cuda/driver_more.h"
 #include "nccl.h"
+#include "real_window.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -11,11 +13,8 @@
 
 struct ncclComm {
     int ranks, rank;
-    int asked; /* with NCCL_COMM_BLOCKING=0: how often the program must still ask */
-};
-
-struct ncclWindow_vidmem {
-    void *memory;
+    ncclWindow_t window; /* the last one */
+    int asked;           /* with NCCL_COMM_BLOCKING=0: how often the program must still ask */
 };
 
 /* By such a name the compiler cannot tell which function it will call. */
@@ -168,16 +167,22 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
     note("window");
     if (ncclCommGetAsyncError(comm, &error) != ncclSuccess)
         return ncclInvalidArgument;
-    *window = calloc(1, sizeof **window);
+    CUdeviceptr structure;
+    if (cuMemAlloc_v2(&structure, sizeof **window) != CUDA_SUCCESS)
+        return ncclUnhandledCudaError;
+    *window = comm->window = (ncclWindow_t)(uintptr_t)structure;
+    memset(*window, REAL_WINDOW_BYTE, sizeof **window);
     (*window)->memory = memory;
+    (*window)->device_comms = 0;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
-    (void)comm;
-    free(window);
-    return ncclSuccess;
+    if (comm->window == window)
+        comm->window = NULL;
+    return cuMemFree_v2((CUdeviceptr)(uintptr_t)window) == CUDA_SUCCESS ? ncclSuccess
+                                                                        : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t dtype,
@@ -201,6 +206,8 @@ ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void *requirements, void *
     void *memory;
     (void)requirements;
     note("device");
+    if (comm->window)
+        comm->window->device_comms++;
     *(int *)made = ncclTeamWorld(comm).nRanks;
     return ncclMemAlloc(&memory, 8) == ncclSuccess ? free_memory(memory) : ncclSystemError;
 }

@@ -428,6 +428,38 @@ static void memory(struct rank *self)
     CHECK(ncclMemAlloc(NULL, 1) == ncclInvalidArgument);
 }
 
+/* A thread without a context, while devices are captured. More windows than one page has. */
+static void windows(struct rank *self)
+{
+    enum { WINDOWS = 200 };
+    ncclWindow_t all[WINDOWS];
+    CUgraph graph;
+    CUcontext context;
+    void *data = device_alloc(WINDOWS), *memory;
+    pthread_barrier_wait(self->barrier); /* a capture refuses the allocations of all threads */
+    CHECK(cuStreamBeginCapture_v2(self->stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    CHECK(cuCtxGetCurrent(&context) == CUDA_SUCCESS && cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+    for (int i = 0; i < WINDOWS; i++)
+        OK(ncclCommWindowRegister(self->comm, (char *)data + i, 1, &all[i], 0));
+    CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CHECK(cuStreamEndCapture(self->stream, &graph) == CUDA_SUCCESS);
+    pthread_barrier_wait(self->barrier);
+    CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    for (int i = 0; i < WINDOWS; i++) {
+        OK(ncclWinGetUserPtr(self->comm, all[i], &memory));
+        CHECK(memory == (char *)data + i);
+        OK(ncclCommWindowDeregister(self->comm, all[i]));
+        CHECK(ncclWinGetUserPtr(self->comm, all[i], &memory) == ncclInvalidArgument);
+    }
+    OK(ncclCommWindowRegister(self->comm, data, 1, &all[0], 0)); /* ends with the communicator */
+}
+
+static void test_windows(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, windows);
+}
+
 /* Without NVIDIA's library these name it; the teams are those of ranks that reach each other. */
 static void for_kernels(struct rank *self)
 {
@@ -548,16 +580,16 @@ static void test_versions(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_queried),       cmocka_unit_test(test_unblocking),
-        cmocka_unit_test(test_split),         cmocka_unit_test(test_grouped),
-        cmocka_unit_test(test_scalable),      cmocka_unit_test(test_misused),
-        cmocka_unit_test(test_shrink),        cmocka_unit_test(test_shrink_after_death),
-        cmocka_unit_test(test_revoke),        cmocka_unit_test(test_grow),
-        cmocka_unit_test(test_abort_waiting), cmocka_unit_test(test_abort_unmade),
-        cmocka_unit_test(test_memory),        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_versions),      cmocka_unit_test(test_short_streams),
-        cmocka_unit_test(test_for_kernels),   cmocka_unit_test(test_abort_splitting),
-        cmocka_unit_test(test_thread_ends),
+        cmocka_unit_test(test_queried),         cmocka_unit_test(test_unblocking),
+        cmocka_unit_test(test_split),           cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_scalable),        cmocka_unit_test(test_misused),
+        cmocka_unit_test(test_shrink),          cmocka_unit_test(test_shrink_after_death),
+        cmocka_unit_test(test_revoke),          cmocka_unit_test(test_grow),
+        cmocka_unit_test(test_abort_waiting),   cmocka_unit_test(test_abort_unmade),
+        cmocka_unit_test(test_memory),          cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_versions),        cmocka_unit_test(test_short_streams),
+        cmocka_unit_test(test_windows),         cmocka_unit_test(test_for_kernels),
+        cmocka_unit_test(test_abort_splitting), cmocka_unit_test(test_thread_ends),
     };
     harness_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);

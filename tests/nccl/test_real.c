@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What libnccl.so.2 passes on to NVIDIA's library, of which a stand-in counts the calls. */
 #include "harness.h"
+#include "real_window.h"
 
 #include <dlfcn.h>
 #include <ifaddrs.h>
@@ -18,6 +19,46 @@ static const char *calls(void)
     const char *text = library ? dlsym(library, "real_calls") : "";
     CHECK(text);
     return text;
+}
+
+/* Whether a handle is device memory that begins as a window of NVIDIA's of this memory does. */
+static bool is_window(ncclWindow_t window, const void *memory, int device_comms)
+{
+    const char *bytes = (const char *)window;
+    unsigned type = 0;
+    CUpointer_attribute name = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    void *value = &type;
+    CHECK(cuPointerGetAttributes(1, &name, &value, (CUdeviceptr)(uintptr_t)window) == CUDA_SUCCESS);
+    if (type != CU_MEMORYTYPE_DEVICE || window->memory != memory ||
+        window->device_comms != device_comms || bytes[sizeof *window])
+        return false;
+    for (size_t i = 0; i < sizeof window->rest; i++)
+        if (window->rest[i] != (memory ? REAL_WINDOW_BYTE : 0))
+            return false;
+    return true;
+}
+
+/* A program's kernels read the handle: NVIDIA's structure, once there is one. */
+static void handles(struct rank *self)
+{
+    ncclWindow_t first, second, third;
+    char *data = device_alloc(64);
+    int made = 0;
+    OK(ncclCommWindowRegister(self->comm, data, 32, &first, 1));
+    OK(ncclCommWindowRegister(self->comm, data + 32, 32, &second, 1));
+    CHECK(is_window(first, NULL, 0) && is_window(second, NULL, 0));
+    OK(ncclDevCommCreate(self->comm, NULL, &made));
+    CHECK(is_window(first, data, 0) && is_window(second, data + 32, 1));
+    OK(ncclDevCommCreate(self->comm, NULL, &made));
+    CHECK(is_window(second, data + 32, 2));
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommWindowDeregister(self->comm, first));
+    /* The handle is used again. */
+    OK(ncclCommWindowRegister(self->comm, data + 16, 16, &third, 1));
+    CHECK(third == first && is_window(third, data + 16, 0));
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommWindowDeregister(self->comm, second));
+    OK(ncclCommWindowDeregister(self->comm, third));
 }
 
 /* Kernels that communicate: NVIDIA's communicator, with the windows, is made by the first call. */
@@ -45,8 +86,14 @@ static void device(struct rank *self)
 
 static void at_once(struct rank *self)
 {
+    ncclWindow_t window;
+    char *data = device_alloc(64);
     OK(ncclSignal(0, 0, 0, 0, self->comm, self->stream));
+    OK(ncclCommWindowRegister(self->comm, data, 64, &window, 1));
+    CHECK(is_window(window, data, 0));
     comm_check(self->comm, self->ranks, self->stream);
+    pthread_barrier_wait(self->barrier);
+    OK(ncclCommWindowDeregister(self->comm, window));
 }
 
 static void test_device(void **unused)
@@ -54,6 +101,12 @@ static void test_device(void **unused)
     (void)unused;
     ranks_run(RANKS, true, device);
     CHECK(strstr(calls(), "id") && strstr(calls(), "window") && strstr(calls(), "destroy"));
+}
+
+static void test_handles(void **unused)
+{
+    (void)unused;
+    ranks_run(RANKS, true, handles);
 }
 
 static void test_device_at_once(void **unused)
@@ -279,9 +332,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_disabled), /* forks, so before CUDA is used */
-        cmocka_unit_test(test_loaded_before), cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_several_hosts), cmocka_unit_test(test_version),
-        cmocka_unit_test(test_device),        cmocka_unit_test(test_device_at_once),
+        cmocka_unit_test(test_loaded_before),  cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_several_hosts),  cmocka_unit_test(test_version),
+        cmocka_unit_test(test_device),         cmocka_unit_test(test_handles),
+        cmocka_unit_test(test_device_at_once),
     };
     setenv("TUTTI_NCCL_LIBRARY", REAL, 1);
     harness_setup();
