@@ -93,9 +93,9 @@ struct tutti_call_options {
  * them have called; a wait beyond the time-out fails the communicator. For their graphs set
  * CUDA_DEVICE_MAX_CONNECTIONS to 32, and capture an operation on all ranks of a device or on none.
  *
- * *One rank on CUDA.* A reduction of floats or bool goes through the host, as on shared devices.
- * Any other collective is one copy on the stream, which may be captured. A replay copies and does
- * not count, also after the end of the communicator.
+ * *One rank on CUDA.* A premultiplied sum, or a reduction of floats or bool, is one kernel, any
+ * other collective one copy. Both may be captured. A replay does not count; it runs also after the
+ * end of the communicator.
  *
  * *Threads.* On CUDA, while a rank's operation is unfinished, ranks that are threads of the same
  * process and have not made their call must not call what waits for all streams, such as cudaFree()

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A communicator of one rank: a copy on the stream or a reduction by a host thread, with the bits
- * of a CPU rank; order, captures, messages to itself, children, its end, and each call of the
- * driver that fails.
+ * A communicator of one rank: a copy on the stream or a kernel, with the bits of a CPU rank; order,
+ * captures, messages to itself, children, its end, and each call of the driver that fails.
  */
 #include "failing_calls.h"
 #include "shrink.h"
@@ -76,20 +75,21 @@ static int describes(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = alone_open(&self, ranks, store);
     if (failed)
         return failed;
-    RANKS_CHECK(standin_calls("cuKernelGetFunction") == 3); /* rms_norm_rows, of 3 dtypes */
+    /* rms_norm_rows of 3 dtypes, and reduce_alone */
+    RANKS_CHECK(standin_calls("cuKernelGetFunction") == 3 + DTYPE_REALS);
     RANKS_CHECK(standin_calls("cuMemCreate") == 0);
     tutti_comm_describe(self.comm, text, sizeof text);
     RANKS_CHECK(strstr(text, "world_size: 1\n") && strstr(text, "device: cuda"));
     RANKS_CHECK(strstr(text, "arena: none, for the rank is alone\ndevice_arena_bytes: 0\n"));
-    RANKS_CHECK(
-        strstr(text, "plan: a copy, if no floats or bool are reduced, and for no premul_sum\n"));
-    RANKS_CHECK(strstr(text, "plan: host_staged up to any size, by a host thread, pieces of "));
+    RANKS_CHECK(strstr(
+        text, "plan: reduce_alone for floats, bool and premul_sum if reduced, else a copy\n"));
+    RANKS_CHECK(!strstr(text, "host_staged"));
     RANKS_CHECK(tutti_comm_algorithm(self.comm, 10, TUTTI_INT32, TUTTI_SUM, NULL, &algo, &reason) ==
                     TUTTI_OK &&
                 algo == TUTTI_ALGO_ONE_SHOT && strstr(reason, "copies on its stream"));
     RANKS_CHECK(tutti_comm_algorithm(self.comm, 10, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo,
                                      &reason) == TUTTI_OK &&
-                algo == TUTTI_ALGO_HOST_STAGED && strstr(reason, "host thread"));
+                algo == TUTTI_ALGO_ONE_SHOT && strstr(reason, "kernel of a rank alone"));
     for (int asked = TUTTI_ALGO_ONE_SHOT; asked <= TUTTI_ALGO_HOST_STAGED; asked++) {
         if (!strcmp(tutti_algo_name((enum tutti_algo)asked), "unknown"))
             continue;
@@ -100,8 +100,42 @@ static int describes(struct ranks *ranks, int rank, tutti_store_t *store)
                                           &options) == (serves ? TUTTI_OK : TUTTI_ERR_INVALID));
     }
     RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS && is_copied(&self, COUNT));
-    RANKS_CHECK(standin_calls("cuLaunchKernelEx") == 0);
+    RANKS_CHECK(standin_calls("cuLaunchKernelEx") == 3);
     alone_close(&self);
+    return 0;
+}
+
+/* A reduction of the CPU rank's input, in place, behind another block, and of operands that are not
+ * aligned; a sum of products with the scalar in memory, too. */
+static int has_bits_of(struct ranks *ranks, struct alone *self, const void *send,
+                       const void *wanted, enum tutti_dtype dtype, tutti_op_t op,
+                       const void *scalar)
+{
+    const int rank = 0;
+    const size_t width = tutti_dtype_size(dtype), bytes = COUNT * width, count = COUNT, first = 1;
+    const tutti_stream_t stream = device_stream(self->a);
+    char *from = (char *)self->from, *to = (char *)self->to;
+    tutti_op_t products = op;
+    if (scalar) {
+        memcpy(to + 2 * bytes, scalar, width);
+        RANKS_CHECK(tutti_op_create_premul_sum_device(to + 2 * bytes, dtype, &products) ==
+                    TUTTI_OK);
+    }
+    memset(to, 0, bytes);
+    memcpy(from, send, bytes);
+    RANKS_CHECK(tutti_all_reduce(from, to, COUNT, dtype, op, self->comm, stream) == TUTTI_OK);
+    RANKS_CHECK(cuStreamSynchronize(self->a) == CUDA_SUCCESS && memcmp(wanted, to, bytes) == 0);
+    memset(to, 0, bytes + width);
+    memcpy(from + width, send, bytes);
+    RANKS_CHECK(tutti_reduce_scatter_v(from, &count, &first, to + width, dtype, products,
+                                       self->comm, stream) == TUTTI_OK);
+    RANKS_CHECK(tutti_reduce_scatter(from + width, from + width, COUNT, dtype, products, self->comm,
+                                     stream) == TUTTI_OK);
+    RANKS_CHECK(cuStreamSynchronize(self->a) == CUDA_SUCCESS);
+    RANKS_CHECK(memcmp(wanted, to + width, bytes) == 0);
+    RANKS_CHECK(memcmp(wanted, from + width, bytes) == 0);
+    if (scalar)
+        tutti_op_destroy(products);
     return 0;
 }
 
@@ -111,6 +145,7 @@ static int has_bits(struct ranks *ranks, int rank, tutti_store_t *store)
     static unsigned char send[COUNT * DTYPE_BYTES_MOST], recv[sizeof send];
     const struct tutti_comm_options options = {.struct_size = sizeof options, .name = "cpu"};
     tutti_comm_t *cpu;
+    const int64_t minus_five = -5;
     tutti_op_t third, whole;
     struct alone self;
     uint32_t random = 1;
@@ -126,25 +161,17 @@ static int has_bits(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
         for (int kind = 1; kind < OP_COUNT; kind++) {
-            const size_t bytes = COUNT * tutti_dtype_size((enum tutti_dtype)dtype);
+            const bool is_float = dtype_is_float((enum tutti_dtype)dtype);
             const tutti_op_t op = kind != OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)kind
-                                  : dtype_is_float((enum tutti_dtype)dtype) ? third
-                                                                            : whole;
+                                  : is_float            ? third
+                                                        : whole;
             if (!op_serves((enum op_kind)kind, (enum tutti_dtype)dtype))
                 continue;
             memset(recv, 0, sizeof recv);
-            memset(self.to, 0, sizeof recv);
-            memcpy(self.from, send, sizeof send);
             RANKS_CHECK(tutti_all_reduce(send, recv, COUNT, (enum tutti_dtype)dtype, op, cpu,
                                          TUTTI_STREAM_DEFAULT) == TUTTI_OK);
-            RANKS_CHECK(tutti_all_reduce(self.from, self.to, COUNT, (enum tutti_dtype)dtype, op,
-                                         self.comm, device_stream(self.a)) == TUTTI_OK);
-            RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
-            RANKS_CHECK(memcmp(recv, self.to, bytes) == 0);
-            RANKS_CHECK(tutti_reduce_scatter(self.from, self.from, COUNT, (enum tutti_dtype)dtype,
-                                             op, self.comm, device_stream(self.a)) == TUTTI_OK);
-            RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
-            RANKS_CHECK(memcmp(recv, self.from, bytes) == 0);
+            RANKS_CHECK(has_bits_of(ranks, &self, send, recv, (enum tutti_dtype)dtype, op,
+                                    kind == OP_PREMUL_SUM && !is_float ? &minus_five : NULL) == 0);
         }
     tutti_op_destroy(third);
     tutti_op_destroy(whole);
@@ -194,8 +221,7 @@ static int keeps_order(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* What copies is captured, across streams; a reduction on the host is refused, and the capture goes
- * on. */
+/* Copies and reductions are captured, across streams. A scalar in memory is read at each launch. */
 static int is_captured(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct alone self;
@@ -206,8 +232,10 @@ static int is_captured(struct ranks *ranks, int rank, tutti_store_t *store)
     if (failed)
         return failed;
     const size_t count = COUNT;
-    int32_t *between = device_alloc(COUNT * sizeof *between);
-    memset(between, 0, COUNT * sizeof *between);
+    tutti_op_t products;
+    int32_t *between = device_alloc(2 * COUNT * sizeof *between), *scalar = between + COUNT;
+    memset(between, 0, 2 * COUNT * sizeof *between);
+    RANKS_CHECK(tutti_op_create_premul_sum_device(scalar, TUTTI_INT32, &products) == TUTTI_OK);
     RANKS_CHECK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
     RANKS_CHECK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
     RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
@@ -217,9 +245,10 @@ static int is_captured(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_gather_v(self.from, COUNT, between, &count, NULL, TUTTI_INT32, 0, self.comm,
                                device_stream(self.a)) == TUTTI_OK);
     RANKS_CHECK(reduce(&self, between, between, TUTTI_INT32, self.a) == TUTTI_OK);
-    RANKS_CHECK(reduce(&self, between, self.to, TUTTI_FLOAT32, self.b) == TUTTI_ERR_DECLINED);
-    RANKS_CHECK(strstr(tutti_last_error(), "host thread"));
-    RANKS_CHECK(reduce(&self, between, self.to, TUTTI_UINT32, self.b) == TUTTI_OK);
+    RANKS_CHECK(tutti_all_reduce(between, between, COUNT, TUTTI_INT32, products, self.comm,
+                                 device_stream(self.a)) == TUTTI_OK);
+    RANKS_CHECK(reduce(&self, between, self.to, TUTTI_FLOAT32, self.b) == TUTTI_OK);
+    RANKS_CHECK(reduce(&self, self.to, self.to, TUTTI_UINT32, self.b) == TUTTI_OK);
     RANKS_CHECK(cuEventRecord(join, self.b) == CUDA_SUCCESS);
     RANKS_CHECK(cuStreamWaitEvent(self.a, join, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
@@ -227,15 +256,19 @@ static int is_captured(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     RANKS_CHECK(is_copied(&self, 0));
     for (int i = 0; i < 3; i++) {
+        *scalar = i + 1;
         memset(self.to, 0, COUNT * sizeof *self.to);
         RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
-        RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS && is_copied(&self, COUNT));
+        RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+        for (int k = 0; k < COUNT; k++)
+            RANKS_CHECK(self.to[k] == (k + 1) * (i + 1));
         if (i == 1) {
             tutti_comm_destroy(self.comm);
             self.comm = NULL;
         }
     }
     RANKS_CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+    tutti_op_destroy(products);
     cuEventDestroy_v2(fork);
     cuEventDestroy_v2(join);
     device_free(between);
@@ -243,8 +276,8 @@ static int is_captured(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* An abort ends a reduction whose input does not come; then the rank shrinks to itself. What it had
- * completed is known, copies included. */
+/* After an abort a reduction still runs once its input has come; then the rank shrinks to itself.
+ * What it had completed is known. */
 static int aborts(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct tutti_shrink_result result;
@@ -269,9 +302,7 @@ static int aborts(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(tutti_comm_status(self.comm, NULL) == TUTTI_ERR_ABORTED);
         RANKS_CHECK(reduce(&self, self.from, self.to, TUTTI_INT32, self.a) == TUTTI_ERR_ABORTED);
         RANKS_CHECK(shrink_without(self.comm, store, -1, &shrunk, &result) == TUTTI_OK);
-        /* With an operation that was ended only what the host thread has run is known. */
-        RANKS_CHECK(held ? result.completed_by_all >= 1 && result.completed_by_all <= 4
-                         : result.completed_by_all == 3);
+        RANKS_CHECK(result.completed_by_all == (uint64_t)(3 + held));
         tutti_comm_destroy(self.comm);
         self.comm = shrunk;
         memset(self.to, 0, LARGE * sizeof *self.to);
@@ -322,8 +353,8 @@ static int has_children(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* A device whose streams cannot wait for a word: it copies, and refuses to reduce floats. */
-static int only_copies(struct ranks *ranks, int rank, tutti_store_t *store)
+/* A device whose streams cannot wait for a word serves all of it. */
+static int needs_no_words(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct tutti_shrink_result result;
     struct alone self;
@@ -332,10 +363,8 @@ static int only_copies(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = alone_open(&self, ranks, store);
     if (failed)
         return failed;
-    RANKS_CHECK(reduce(&self, self.from, self.to, TUTTI_INT32, self.a) == TUTTI_OK);
+    RANKS_CHECK(reduce(&self, self.from, self.to, TUTTI_FLOAT32, self.a) == TUTTI_OK);
     RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS && is_copied(&self, COUNT));
-    RANKS_CHECK(reduce(&self, self.from, self.to, TUTTI_FLOAT32, self.a) == TUTTI_ERR_DECLINED);
-    RANKS_CHECK(strstr(tutti_last_error(), "cannot wait for a word"));
     RANKS_CHECK(shrink_without(self.comm, store, -1, &shrunk, &result) == TUTTI_OK);
     RANKS_CHECK(result.completed_by_all == 1);
     tutti_comm_destroy(self.comm);
@@ -355,8 +384,8 @@ static const char *const calls[] = {
     "cuMemcpyAsync",
     "cuThreadExchangeStreamCaptureMode",
     "cuMemHostAlloc",
-    "cuStreamWriteValue64",
-    "cuStreamWaitValue64",
+    "cuLibraryGetKernel",
+    "cuLaunchKernelEx",
 };
 
 /* The runner has two ranks: the second one has nothing to do. */
@@ -403,7 +432,7 @@ int main(void)
         ranks_fn *fn;
     } parts[] = {
         {"describes", describes},     {"has bits", has_bits}, {"keeps order", keeps_order},
-        {"is captured", is_captured}, {"aborts", aborts},     {"only copies", only_copies},
+        {"is captured", is_captured}, {"aborts", aborts},     {"needs no words", needs_no_words},
     };
     int failures = 0;
     device_setup();

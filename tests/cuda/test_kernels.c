@@ -131,6 +131,7 @@ static void check_the_fatbins(int size)
     struct cuda_kernels kernels;
     assert_int_equal(cuda_kernels_load(driver, size, false, &kernels), TUTTI_OK);
     assert_int_equal(cuda_kernels_load_fabric(driver, size, &kernels), TUTTI_OK);
+    assert_int_equal(cuda_kernels_load_rows(driver, true, &kernels), TUTTI_OK);
     assert_true(has_kernel("combine", standin_function_name(kernels.announce)));
     for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
         for (int dtype = 0; dtype < DTYPE_REALS; dtype++)

@@ -6,33 +6,30 @@
 #include "cuda/comm/fabric.h"
 #include "cuda/comm/push.h"
 
+/* Returns the blocks of a call for which a kernel may have as many. */
+static uint16_t within_limit(const struct choice_call *call, uint16_t blocks)
+{
+    return call->max_blocks && call->max_blocks < blocks ? (uint16_t)call->max_blocks : blocks;
+}
+
 /* Chooses for a rank alone. A float may be rounded, or be a NaN that is not canonical, a bool may
- * have any bits, and a scalar changes each input: these are reduced as on CPU. `algo` is what the
- * call or strict mode asks for. */
+ * have any bits, and a scalar changes each input: a kernel reduces these. `algo` is what the call
+ * or strict mode asks for. */
 static void alone_choose(const struct cuda_group *group, const struct choice_call *call,
                          enum tutti_algo algo, struct choice *choice)
 {
     const bool reduces =
         coll_rows[call->collective].reduces &&
         (dtype_is_float(call->dtype) || call->dtype == TUTTI_BOOL || call->op == OP_PREMUL_SUM);
+    enum { BLOCKS_OF_MULTIPROCESSOR = 8 };
+    const int most = group->device.multiprocessors * BLOCKS_OF_MULTIPROCESSOR;
+    const int blocks = group->max_blocks && group->max_blocks < most ? group->max_blocks : most;
     *choice = (struct choice){
-        .run = !reduces       ? &cuda_algo_copy
-               : group->proxy ? &cuda_algo_staged
-                              : NULL,
-        .algo = algo != TUTTI_ALGO_NONE ? algo
-                : reduces               ? TUTTI_ALGO_HOST_STAGED
-                                        : TUTTI_ALGO_ONE_SHOT,
-        .reason = !reduces       ? "a rank alone copies on its stream"
-                  : group->proxy ? "a host thread reduces for a rank alone"
-                                 : "a rank alone reduces on its host, and this device's streams "
-                                   "cannot wait for a word in memory",
+        .run = reduces ? &cuda_algo_reduce_alone : &cuda_algo_copy,
+        .algo = algo != TUTTI_ALGO_NONE ? algo : TUTTI_ALGO_ONE_SHOT,
+        .launch = {.kernel = CUDA_REDUCE_ALONE, .blocks = within_limit(call, (uint16_t)blocks)},
+        .reason = reduces ? "by the kernel of a rank alone" : "a rank alone copies on its stream",
     };
-}
-
-/* Returns the blocks of a call for which a kernel may have as many. */
-static uint16_t within_limit(const struct choice_call *call, uint16_t blocks)
-{
-    return call->max_blocks && call->max_blocks < blocks ? (uint16_t)call->max_blocks : blocks;
 }
 
 /* Chooses for what the kernel of messages serves: messages, and v-forms that copy. The blocks are a
@@ -110,7 +107,7 @@ static enum tutti_status other_choose(const struct cuda_group *group,
     }
     if (call->most)
         choice->reason = cuda_is_alone(group)
-                             ? "counts on the device are read by kernels, and a rank alone has none"
+                             ? "no kernel of a rank alone reads counts on the device"
                              : "counts on the device are read by kernels, and no kernel serves the "
                                "call on these links";
     else if (cuda_is_alone(group))

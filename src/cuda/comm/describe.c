@@ -72,7 +72,7 @@ int cuda_group_describe(const void *opaque, char *text, size_t size)
         text_append(text, size, &length, "max_blocks: %d\n", group->max_blocks);
     if (cuda_is_alone(group))
         text_append(text, size, &length,
-                    "plan: a copy, if no floats or bool are reduced, and for no premul_sum\n");
+                    "plan: reduce_alone for floats, bool and premul_sum if reduced, else a copy\n");
     if (!cuda_has_kernels(group) && group->proxy)
         text_append(
             text, size, &length,

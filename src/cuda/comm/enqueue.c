@@ -180,18 +180,15 @@ enum tutti_status cuda_send_own(void *opaque, struct request *send, struct reque
 
 /* Enqueues a collective that goes through the hosts. If others have kernels, a barrier with the
  * collective's signature comes first: it takes the number, and kernels that run another operation
- * notice. A rank alone only takes the number. */
+ * notice. */
 static enum tutti_status staged_enqueue(struct cuda_group *group, struct request *request,
                                         tutti_stream_t stream)
 {
-    const struct cuda_task number = {.request = request};
     bool pushed;
     enum tutti_status status = cuda_proxy_enter(group, stream, &pushed);
     if (status != TUTTI_OK)
         return status;
-    if (cuda_is_alone(group)) {
-        status = cuda_enqueue_eager(group, stream, &number);
-    } else if (!group->proxied) {
+    if (!group->proxied) {
         request->choice.launch = barrier_launch;
         status = kernel_enqueue(group, request, NULL, stream, cuda_enqueue_eager);
     }
@@ -463,6 +460,36 @@ static enum tutti_status by_fabric(void *opaque, struct request *request, tutti_
     return cuda_operation_ended(group, request, former, status);
 }
 
+/* Any other reduction of a rank alone. Without elements it only takes the number. */
+static enum tutti_status reduce_alone(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    const unsigned threads = cuda_kernel_rows[CUDA_REDUCE_ALONE].threads;
+    struct cuda_launch launch = cuda_launch_make(group, request, request->choice.algo);
+    size_t from, to;
+    const size_t bytes = request_span(request, true, 0, 1, &from),
+                 blocks = bytes / CUDA_LINE / threads + 1;
+    (void)request_span(request, false, 0, 1, &to);
+    launch.send = (const char *)request->send + from;
+    launch.recv = (char *)request->recv + to;
+    launch.count = bytes / request->element_bytes;
+    request->signature = launch.signature;
+    const struct cuda_task task = {
+        .function =
+            bytes ? group->kernels.functions[CUDA_REDUCE_ALONE][request->dtype][CUDA_ANY] : NULL,
+        .blocks = blocks < request->choice.launch.blocks ? (unsigned)blocks
+                                                         : request->choice.launch.blocks,
+        .threads = threads,
+        .launch = &launch,
+        .request = request,
+    };
+    enum tutti_status status = cuda_operands_check(group, request, stream);
+    if (status == TUTTI_OK)
+        status = cuda_enqueue(group, stream, &task);
+    return cuda_operation_ended(group, request, former, status);
+}
+
 static enum tutti_status barrier(void *opaque, struct request *request, tutti_stream_t stream)
 {
     const struct cuda_group *group = opaque;
@@ -486,4 +513,5 @@ const struct algorithm cuda_algo_kernel = {.run = run}, cuda_algo_barrier = {.ru
                                                      .several = EXCHANGE_CALLS},
                        cuda_algo_reduce_varied = {.run = reduce_varied},
                        cuda_algo_reduce_counted = {.run = reduce_counted},
+                       cuda_algo_reduce_alone = {.run = reduce_alone},
                        cuda_algo_push = {.run = push}, cuda_algo_fabric = {.run = by_fabric};

@@ -413,8 +413,8 @@ static bool all_wait(const struct backend_opening *opening)
     return true;
 }
 
-/* There are no arenas, kernels or grids: the ranks share only host memory, or the rank is alone. A
- * rank whose streams cannot wait can only copy. */
+/* There are no arenas, nor kernels that wait: the ranks share only host memory, or the rank is
+ * alone. */
 static enum tutti_status open_proxy(struct cuda_group *group, const struct backend_opening *opening,
                                     enum tutti_status status, int64_t deadline)
 {
@@ -423,11 +423,9 @@ static enum tutti_status open_proxy(struct cuda_group *group, const struct backe
     if (status == TUTTI_OK)
         status = page_create(group);
     if (status == TUTTI_OK)
-        status = cuda_kernels_load_rows(group->driver, &group->kernels);
+        status = cuda_kernels_load_rows(group->driver, !group->proxied, &group->kernels);
     if (status == TUTTI_OK && group->proxied)
         status = cuda_proxy_open(group);
-    else if (status == TUTTI_OK && group->device.waits)
-        status = open_beside(group, opening, deadline);
     return status_agree(opening->gather, status, deadline_timeout_ms(deadline));
 }
 

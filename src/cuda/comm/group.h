@@ -9,8 +9,8 @@
  *
  * Ranks whose devices reach each other have arenas on their devices, other ranks in host memory.
  * The proxy (pipe/proxy.h) serves processes that share a device. Ranks on several hosts have a
- * fabric of devices (fabric.h), or the proxy. A rank alone has no arena: it copies on the caller's
- * stream, or its proxy reduces. Declined: more than eight ranks.
+ * fabric of devices (fabric.h), or the proxy. A rank alone has no arena: it copies, or its kernel
+ * reduces. Declined: more than eight ranks.
  */
 #ifndef TUTTI_CUDA_GROUP_H
 #define TUTTI_CUDA_GROUP_H

@@ -32,7 +32,7 @@ enum cuda_route {
                         * of ranks on several hosts */
     CUDA_ROUTE_FABRIC, /* no arenas: ranks on several hosts, joined by a fabric of devices: fabric.h
                         */
-    CUDA_ROUTE_ALONE,  /* no arenas: one rank, which copies, or has a host thread reduce */
+    CUDA_ROUTE_ALONE,  /* no arenas: one rank, which copies or reduces on its stream */
 };
 
 /* struct backend_opening's setup. */
@@ -252,7 +252,7 @@ enum tutti_status cuda_operand_check(struct cuda_group *group, const char *call,
 /* enqueue.c: the algorithms of choices, and messages: coll/backend.h. */
 extern const struct algorithm cuda_algo_kernel, cuda_algo_barrier, cuda_algo_staged, cuda_algo_copy,
     cuda_algo_message, cuda_algo_exchange, cuda_algo_exchange_counted, cuda_algo_reduce_varied,
-    cuda_algo_reduce_counted, cuda_algo_push, cuda_algo_fabric;
+    cuda_algo_reduce_counted, cuda_algo_reduce_alone, cuda_algo_push, cuda_algo_fabric;
 enum tutti_status cuda_send_recv(void *group, struct request *const *requests, int count,
                                  tutti_stream_t stream);
 enum tutti_status cuda_send_own(void *group, struct request *send, struct request *recv,

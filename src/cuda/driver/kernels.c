@@ -156,23 +156,25 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
                                    &kernels->functions[kernel][dtype][form]);
     if (status == TUTTI_OK)
         status = load_function(driver, CUDA_BARRIER, "probe", &kernels->probe);
-    return status == TUTTI_OK ? cuda_kernels_load_rows(driver, kernels) : status;
+    return status == TUTTI_OK ? cuda_kernels_load_rows(driver, false, kernels) : status;
 }
 
-enum tutti_status cuda_kernels_load_rows(const struct cuda_driver *driver,
+enum tutti_status cuda_kernels_load_rows(const struct cuda_driver *driver, bool alone,
                                          struct cuda_kernels *kernels)
 {
+    static const enum cuda_kernel rows[] = {CUDA_RMS_NORM_ROWS, CUDA_REDUCE_ALONE};
     enum tutti_status status = TUTTI_OK;
-    for (int dtype = 0; dtype < DTYPE_REALS && status == TUTTI_OK; dtype++)
-        status = load_form(driver, 1, false, CUDA_RMS_NORM_ROWS, (enum tutti_dtype)dtype, CUDA_ANY,
-                           &kernels->functions[CUDA_RMS_NORM_ROWS][dtype][CUDA_ANY]);
+    for (int i = 0; i < (alone ? 2 : 1); i++)
+        for (int dtype = 0; dtype < DTYPE_REALS && status == TUTTI_OK; dtype++)
+            status = load_form(driver, 1, false, rows[i], (enum tutti_dtype)dtype, CUDA_ANY,
+                               &kernels->functions[rows[i]][dtype][CUDA_ANY]);
     return status;
 }
 
 enum tutti_status cuda_kernels_load_fabric(const struct cuda_driver *driver, int size,
                                            struct cuda_kernels *kernels)
 {
-    enum tutti_status status = cuda_kernels_load_rows(driver, kernels);
+    enum tutti_status status = cuda_kernels_load_rows(driver, false, kernels);
     for (int dtype = 0; dtype < DTYPE_REALS; dtype++)
         for (enum cuda_form form = 0; form < CUDA_FORMS && status == TUTTI_OK; form++)
             status = load_form(driver, size, false, CUDA_COMBINE, (enum tutti_dtype)dtype, form,

@@ -38,9 +38,9 @@ struct cuda_kernels {
  * Returns CUDA (with the compute capability, if no fatbin serves it), NO_MEMORY. */
 enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, bool on_host,
                                     struct cuda_kernels *kernels);
-/* The same for the kernel behind other kernels, rms_norm_rows, alone: a rank alone, and ranks that
- * share only the host's memory, have no other. */
-enum tutti_status cuda_kernels_load_rows(const struct cuda_driver *driver,
+/* The same for the kernel behind other kernels, rms_norm_rows: ranks that share only the host's
+ * memory have no other one. `alone`: reduce_alone too, the other one of a rank alone. */
+enum tutti_status cuda_kernels_load_rows(const struct cuda_driver *driver, bool alone,
                                          struct cuda_kernels *kernels);
 /* The same, and those of combine.cu: for ranks that a fabric of devices joins. */
 enum tutti_status cuda_kernels_load_fabric(const struct cuda_driver *driver, int size,

@@ -111,13 +111,15 @@ const struct cuda_kernel_row cuda_kernel_rows[CUDA_KERNELS] = {
                                 CUT(LINE, CUDA_BY_RANK, ROW_WORKERS, CUDA_BLOCKS)},
     [CUDA_BARRIER] = {KERNEL(barrier, 1 << TUTTI_COLLECTIVE_BARRIER), HAS(NONE, 0, ANY),
                       .blocks = 1, .awaits_headers = true},
-    /* of symmetric memory, of streams that wait for the host, behind other kernels, and behind the
-     * transfers of a fabric */
+    /* of symmetric memory, of streams that wait for the host, behind other kernels, behind the
+     * transfers of a fabric, and of a rank alone */
     [CUDA_SYMM] = {KERNEL(symm, 0)},
     [CUDA_STREAM_WAIT] = {KERNEL(stream_wait, 0)},
     [CUDA_RMS_NORM_ROWS] = {KERNEL(rms_norm_rows, 0), HAS(NONE, SUMMED, ANY),
                             .threads = ROW_WORKERS, .blocks = CUDA_BLOCKS},
     [CUDA_COMBINE] = {KERNEL(combine, 0), HAS(NONE, REALS, SUM)},
+    [CUDA_REDUCE_ALONE] = {KERNEL(reduce_alone, 0), HAS(NONE, REALS, ANY), .threads = 256,
+                           .blocks = UINT16_MAX},
 };
 
 enum cuda_kernel cuda_kernel_find(const char *name)

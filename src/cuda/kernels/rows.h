@@ -42,7 +42,8 @@
     X(SYMM, symm)                                                                                  \
     X(STREAM_WAIT, stream_wait)                                                                    \
     X(RMS_NORM_ROWS, rms_norm_rows)                                                                \
-    X(COMBINE, combine)
+    X(COMBINE, combine)                                                                            \
+    X(REDUCE_ALONE, reduce_alone)
 
 enum cuda_kernel {
 #define CUDA_KERNEL_ENUM(NAME, name) CUDA_##NAME,

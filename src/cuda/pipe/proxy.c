@@ -62,7 +62,6 @@ struct cuda_proxy {
     CUdeviceptr come, done;       /* the addresses of its words on the device */
     uint64_t pieces;    /* number of pieces on streams; written by the caller, as is `enqueued` */
     uint64_t enqueued;  /* number of operations of all ranks */
-    uint64_t last;      /* the number of the last operation for the thread */
     uint64_t completed; /* of the last one that succeeded; written by the thread */
     uint64_t awaited;   /* the piece that the thread waits for; the thread alone uses this */
     bool sharp;         /* the timer slack is set; the thread alone uses this */
@@ -376,11 +375,7 @@ uint64_t cuda_proxy_enqueued(const struct cuda_proxy *proxy)
 
 uint64_t cuda_proxy_completed(const struct cuda_proxy *proxy)
 {
-    const struct cuda_group *group = proxy->group;
-    const uint64_t completed = order_load_relaxed_u64(&proxy->completed);
-    /* A rank alone has also copied. */
-    return cuda_is_alone(group) && completed == proxy->last ? peers_sequence(group->peers)
-                                                            : completed;
+    return order_load_relaxed_u64(&proxy->completed);
 }
 
 /* ---- the caller ------------------------------------------------------------------------------ */
@@ -581,7 +576,6 @@ static void publish(struct cuda_proxy *proxy, const struct operation *operation)
 {
     proxy->ring[proxy->put % CUDA_PROXY_OPERATIONS] = *operation;
     proxy->pieces += operation->pieces;
-    proxy->last = operation->number;
     proxy->enqueued += rank_set_empty(operation->request.subset);
     order_store_release_u64(&proxy->put, proxy->put + 1); /* E3 pairs E3a */
     order_fence(); /* between our write and the read of the other side's word; pairs the other such

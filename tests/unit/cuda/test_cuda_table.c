@@ -312,8 +312,8 @@ static void test_rows(void **state)
         /* no table has these */
         const bool varied = k == CUDA_REDUCE_VARIED || k == CUDA_REDUCE_COUNTED ||
                             k == CUDA_RMS_NORM_LINES || k == CUDA_RMS_NORM_TWO_SHOT;
-        const bool follows =
-            k == CUDA_RMS_NORM_ROWS || k == CUDA_COMBINE; /* another kernel, transfers */
+        /* another kernel, transfers; or of a rank alone */
+        const bool follows = k == CUDA_RMS_NORM_ROWS || k == CUDA_COMBINE || k == CUDA_REDUCE_ALONE;
         const bool has_data = reduces || moves || reduces_blocks;
         assert_non_null(row->name);
         assert_non_null(row->fatbin);
