@@ -74,10 +74,12 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scala
                       "op or scalar is NULL, or data type %d or residence %d is not NCCL's",
                       (int)dtype, (int)residence);
     else if (comm->comm)
-        result = op_create(comm, op, scalar, dtype, residence);
+        result = create_alone(comm, SYMBOL_ncclRedOpCreatePreMulSum);
     else
         result = fail_real(REAL(ncclRedOpCreatePreMulSum)(op, scalar, dtype, residence, comm->real),
                            SYMBOL_ncclRedOpCreatePreMulSum);
+    if (result == ncclSuccess && comm->comm)
+        result = op_create(comm, op, scalar, dtype, residence);
     return comm_leave(comm, result);
 }
 
@@ -93,8 +95,9 @@ NCCL_DEFINE(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
         result = fail(ncclInvalidArgument, SYMBOL_ncclRedOpDestroy,
                       "%d is no premultiplied sum of this communicator", (int)op);
     } else {
-        tutti_op_destroy(*place);
-        *place = NULL;
+        result = group_drop(comm, *place);
+        if (result == ncclSuccess)
+            *place = NULL;
     }
     return comm_leave(comm, result);
 }
@@ -144,6 +147,7 @@ static ncclResult_t call_make(struct call call, const ncclCollConfig_t *config)
         call.kind = SYMBOL_ncclBroadcast;
         call.peer = 0;
     }
+    call.reduction = op_of(comm, call.op);
     return group_call(&call);
 }
 
@@ -211,16 +215,69 @@ NCCL_DEFINE(ncclResult_t, ncclRecv, void *recv, size_t count, ncclDataType_t dty
 
 /* ---- passing a call on ----------------------------------------------------------------------- */
 
+static struct tutti_call_options options_of(const struct call *call)
+{
+    return (struct tutti_call_options){.struct_size = sizeof(struct tutti_call_options),
+                                       .timeout_ms = call->comm->timeout_ms,
+                                       .max_blocks = call->max_blocks};
+}
+
+/* Allocates or frees call->product on the call's stream. */
+static enum tutti_status product_memory(struct call *call, size_t bytes)
+{
+    const struct cuda_driver *driver = call->comm->driver;
+    const CUstream stream = cuda_stream_of(call->stream);
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(driver, call->comm->context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = bytes ? CUDA_CALL(driver, mem_alloc_async, &call->product, bytes, stream)
+                   : CUDA_CALL(driver, mem_free_async, call->product, stream);
+    cuda_context_leave(driver, pushed);
+    return status;
+}
+
+ncclResult_t call_multiply(struct call *call)
+{
+    const struct ncclComm *comm = call->comm;
+    const struct tutti_call_options with = options_of(call);
+    const bool scatters = call->kind == SYMBOL_ncclReduceScatter,
+               has_result =
+                   !scatters && (call->kind == SYMBOL_ncclAllReduce || call->peer == comm->rank);
+    const size_t count = call->count * (scatters ? (size_t)comm->ranks : 1);
+    void *target = call->recv;
+    enum tutti_status status = TUTTI_OK;
+    if (!comm->comm || comm->ranks == 1 || !reduces(call->kind) || call->op < ncclNumOps ||
+        !call->reduction)
+        return ncclSuccess;
+    if (count && !has_result) {
+        status = product_memory(call, count * dtype_bytes(call->dtype));
+        target = (void *)(uintptr_t)call->product;
+    }
+    if (status == TUTTI_OK)
+        status = tutti_all_reduce_with(call->send, target, count, dtypes[call->dtype],
+                                       call->reduction, comm->alone, call->stream, &with);
+    call->send = target;
+    call->reduction = TUTTI_SUM;
+    return fail_status(status, call->symbol);
+}
+
+ncclResult_t call_release(struct call *call, ncclResult_t result)
+{
+    if (!call->product)
+        return result;
+    const enum tutti_status status = product_memory(call, 0);
+    return result == ncclSuccess ? fail_status(status, call->symbol) : result;
+}
+
 static enum tutti_status submit(const struct call *call, tutti_stream_t stream)
 {
-    const struct tutti_call_options with = {.struct_size = sizeof with,
-                                            .timeout_ms = call->comm->timeout_ms,
-                                            .max_blocks = call->max_blocks};
+    const struct tutti_call_options with = options_of(call);
     const void *send = call->send;
     void *recv = call->recv;
     const size_t count = call->count;
     const enum tutti_dtype dtype = dtypes[call->dtype];
-    const tutti_op_t op = op_of(call->comm, call->op);
+    const tutti_op_t op = call->reduction;
     const int peer = call->peer;
     tutti_comm_t *comm = call->comm->comm;
     switch ((int)call->kind) {

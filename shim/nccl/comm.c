@@ -171,6 +171,9 @@ ncclResult_t comm_free(ncclComm_t comm, enum symbol symbol)
             (comm->revoked ? REAL(ncclCommAbort) : REAL(ncclCommDestroy))(comm->real), symbol);
     if (result != ncclSuccess)
         return result;
+    if (comm->alone && comm->revoked)
+        tutti_comm_abort(comm->alone);
+    tutti_comm_destroy(comm->alone);
     for (int i = 0; i < comm->op_count; i++)
         tutti_op_destroy(comm->ops[i]);
     windows_free(comm);

@@ -283,6 +283,24 @@ ncclResult_t create_real(ncclComm_t comm, enum symbol symbol)
     return result == ncclSuccess ? windows_update(comm, symbol) : result;
 }
 
+ncclResult_t create_alone(ncclComm_t comm, enum symbol symbol)
+{
+    const struct tutti_comm_options options = options_make();
+    tutti_store_t *store = NULL;
+    bool pushed;
+    if (comm->alone || comm->ranks == 1)
+        return ncclSuccess;
+    enum tutti_status status = cuda_context_enter(comm->driver, comm->context, &pushed);
+    if (status != TUTTI_OK)
+        return fail_status(status, symbol);
+    status = tutti_store_open("memory:nccl-alone", 0, &store);
+    if (status == TUTTI_OK)
+        status = tutti_comm_create(store, 0, 1, &options, &comm->alone);
+    tutti_store_close(store);
+    cuda_context_leave(comm->driver, pushed);
+    return fail_status(status, symbol);
+}
+
 /* ---- ranks that have an id ------------------------------------------------------------------- */
 
 static ncclResult_t make_of_id(struct create *create)

@@ -13,6 +13,8 @@ struct group {
     struct call *calls;
     int count, most;
     struct create *creates, *last_create;
+    tutti_op_t *dropped; /* premultiplied sums that were destroyed behind a call */
+    int dropped_count;
 };
 
 static _Thread_local struct group own;
@@ -67,7 +69,7 @@ static ncclResult_t messages_join(const struct call *calls, int count, bool befo
 
 /* Calls of communicators that NVIDIA's library serves are a group of its own. A call that is
  * refused makes the whole group fail; its error is the one to tell. */
-static ncclResult_t calls_run(struct call *calls, int count)
+static ncclResult_t calls_submit(struct call *calls, int count)
 {
     bool by_real = false;
     if (count == 1)
@@ -91,6 +93,18 @@ static ncclResult_t calls_run(struct call *calls, int count)
     if (result == ncclSuccess)
         result = fail_real(ended, SYMBOL_ncclGroupEnd);
     return result == ncclSuccess ? messages_join(calls, count, false) : result;
+}
+
+static ncclResult_t calls_run(struct call *calls, int count)
+{
+    ncclResult_t result = ncclSuccess;
+    for (int i = 0; i < count && result == ncclSuccess; i++)
+        result = call_multiply(&calls[i]);
+    if (result == ncclSuccess)
+        result = calls_submit(calls, count);
+    for (int i = 0; i < count; i++)
+        result = call_release(&calls[i], result);
+    return result;
 }
 
 static ncclResult_t calls_launched(const struct call *calls, int count)
@@ -156,8 +170,23 @@ bool group_uses(ncclComm_t comm)
     return false;
 }
 
+ncclResult_t group_drop(ncclComm_t comm, tutti_op_t op)
+{
+    if (!group_uses(comm)) {
+        tutti_op_destroy(op);
+        return ncclSuccess;
+    }
+    tutti_op_t *dropped =
+        realloc(own.dropped, (size_t)(own.dropped_count + 1) * sizeof *own.dropped);
+    if (!dropped)
+        return fail(ncclSystemError, SYMBOL_ncclRedOpDestroy, "no memory");
+    own.dropped = dropped;
+    own.dropped[own.dropped_count++] = op;
+    return ncclSuccess;
+}
+
 /* Runs what the group holds; drops it if something was refused, or `drops`. */
-static ncclResult_t group_end(bool drops)
+static ncclResult_t held_end(bool drops)
 {
     struct create *creates = own.creates;
     const int count = own.count;
@@ -177,6 +206,17 @@ static ncclResult_t group_end(bool drops)
     }
     for (int i = 0; i < count; i++)
         comm_leave(own.calls[i].comm, result);
+    return result;
+}
+
+static ncclResult_t group_end(bool drops)
+{
+    const ncclResult_t result = held_end(drops);
+    for (int i = 0; i < own.dropped_count; i++)
+        tutti_op_destroy(own.dropped[i]);
+    free(own.dropped);
+    own.dropped = NULL;
+    own.dropped_count = 0;
     return result;
 }
 

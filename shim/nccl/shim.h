@@ -62,6 +62,7 @@ struct ncclComm {
     uint32_t inside;        /* threads that are in a call on it */
     tutti_op_t *ops;        /* of ncclRedOp_t ncclNumOps + index; NULL: a free place */
     int op_count;
+    tutti_comm_t *alone;    /* of this rank, for products with its own scalars; NULL: none yet */
     CUevent event;          /* joins streams */
     tutti_stream_t stream;  /* of the messages of the group that ends */
     uint64_t lineage;       /* names it among its ranks */
@@ -144,6 +145,8 @@ ncclResult_t creates_run(struct create *list);
 void creates_drop(struct create *list);
 /* NVIDIA's communicator for calls that Tutti does not have, if there is none yet. Collective. */
 ncclResult_t create_real(ncclComm_t comm, enum symbol symbol);
+/* The communicator of this rank alone, if it is among others and there is none yet. */
+ncclResult_t create_alone(ncclComm_t comm, enum symbol symbol);
 /* Aborts. True if a thread is at work on the handle: it will free it. */
 bool create_abandon(ncclComm_t comm);
 
@@ -170,7 +173,9 @@ struct call {
     size_t count;
     ncclDataType_t dtype;
     ncclRedOp_t op;
-    int peer; /* or root */
+    tutti_op_t reduction; /* Tutti's, which refuses NULL */
+    CUdeviceptr product;  /* memory of the call's: call_multiply(); 0: none */
+    int peer;             /* or root */
     int max_blocks;
     CUevent launched; /* recorded behind the call; NULL: none */
     tutti_stream_t stream;
@@ -185,11 +190,18 @@ ncclResult_t group_create(struct create *create);
 ncclResult_t group_refuse(ncclResult_t result);
 /* Whether the thread's group has calls on the communicator. */
 bool group_uses(ncclComm_t comm);
+/* Destroys a premultiplied sum of the communicator once the thread's group has ended, or now. */
+ncclResult_t group_drop(ncclComm_t comm, tutti_op_t op);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 
+/* Of a premultiplied sum, whose scalar is this rank's own: enqueues this rank's product, in recv or
+ * in memory of the call's, and makes the call the sum of the products. */
+ncclResult_t call_multiply(struct call *call);
 /* Passes one call to Tutti, on this stream, or to NVIDIA's library. */
 ncclResult_t call_submit(const struct call *call, tutti_stream_t stream);
+/* Frees what call_multiply() has allocated, behind the call. Returns the result, or an error. */
+ncclResult_t call_release(struct call *call, ncclResult_t result);
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 

@@ -33,8 +33,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
-CUresult cuMemAllocAsync(CUdeviceptr *memory, size_t bytes, CUstream stream);
-CUresult cuMemFreeAsync(CUdeviceptr memory, CUstream stream);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument);
 CUresult cuStreamQuery(CUstream stream);
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);

@@ -378,11 +378,11 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_BUFFER, to_host(address)) : result;
 }
 
-/* ---- memory that a graph allocates ------------------------------------------------------------
+/* ---- memory of a stream ----------------------------------------------------------------------
  */
 
-/* Used by captures alone. The addresses exist from the capture on, the memory while the graph runs.
- * The allocation stays on this list. */
+/* Of a capture: the addresses exist from the capture on, the memory while the graph runs. The
+ * allocation stays on this list. */
 static struct graph_memory {
     struct graph_memory *next;
     void *base;
@@ -403,15 +403,28 @@ static void graph_memory_close(void *argument)
         abort();
 }
 
+static void buffer_close(void *base)
+{
+    (void)remove_buffer(OBJECT_BUFFER, base);
+}
+
 /* With the lock held. */
-static CUresult capture_call(CUstream handle, CUhostFn call, struct graph_memory *memory)
+static CUresult memory_call(CUstream handle, CUhostFn call, void *memory)
 {
     CUresult result = CUDA_SUCCESS;
     struct work work = {.kind = WORK_CALL, .call = call, .argument = memory};
     struct stream *stream = standin_stream(handle, &result);
-    if (stream && !stream->capture)
-        result = CUDA_ERROR_INVALID_VALUE;
     return stream && result == CUDA_SUCCESS ? standin_submit(stream, &work) : result;
+}
+
+static bool is_captured(CUstream handle)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&standin_lock);
+    const struct stream *stream = standin_stream(handle, &result);
+    const bool captured = stream && stream->capture;
+    pthread_mutex_unlock(&standin_lock);
+    return captured;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
@@ -419,6 +432,12 @@ CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
     CUresult result = standin_enter(__func__);
     if (result != CUDA_SUCCESS)
         return result;
+    if (!is_captured(stream)) {
+        void *base = NULL;
+        result = add_buffer(OBJECT_BUFFER, bytes, &base);
+        *address = to_device(base);
+        return result;
+    }
     struct graph_memory *memory = calloc(1, sizeof *memory);
     if (!memory)
         abort();
@@ -429,7 +448,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
     pthread_mutex_lock(&standin_lock);
     memory->next = graph_memories;
     graph_memories = memory;
-    result = capture_call(stream, graph_memory_open, memory);
+    result = memory_call(stream, graph_memory_open, memory);
     pthread_mutex_unlock(&standin_lock);
     *address = to_device(memory->base);
     return result;
@@ -443,8 +462,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
     while (memory && to_device(memory->base) != address)
         memory = memory->next;
     if (result == CUDA_SUCCESS)
-        result =
-            memory ? capture_call(stream, graph_memory_close, memory) : CUDA_ERROR_INVALID_VALUE;
+        result = memory ? memory_call(stream, graph_memory_close, memory)
+                        : memory_call(stream, buffer_close, to_host(address));
     pthread_mutex_unlock(&standin_lock);
     return result;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Collectives, messages, groups and reductions of libnccl.so.2, as NCCL's manual has them. */
+/* Collectives, messages and groups of libnccl.so.2, as NCCL's manual has them. */
 #include "harness.h"
 
 enum { COUNT = 1000, MANY = 100000 };
@@ -342,14 +342,18 @@ static void captured(struct rank *self)
     CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
-/* A reduction of one rank is a copy, which may be captured. */
+/* A reduction of one rank is a copy or a kernel, which may be captured. */
 static void captured_alone(struct rank *self)
 {
     struct buffers b = buffers_make(self);
+    float half = .5f;
+    ncclRedOp_t op;
     CUgraph graph;
     CHECK(cuStreamBeginCapture_v2(self->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
           CUDA_SUCCESS);
     OK(ncclAllReduce(b.send, b.recv, COUNT, ncclFloat32, ncclAvg, self->comm, self->stream));
+    OK(ncclRedOpCreatePreMulSum(&op, &half, ncclFloat32, ncclScalarHostImmediate, self->comm));
+    OK(ncclAllReduce(b.send, b.recv, COUNT, ncclFloat32, op, self->comm, self->stream));
     CHECK(cuStreamEndCapture(self->stream, &graph) == CUDA_SUCCESS);
     CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
@@ -428,78 +432,6 @@ static void test_one_thread(void **unused)
         CHECK(cuStreamDestroy_v2(streams_of[r]) == CUDA_SUCCESS);
     }
     device_free_all();
-}
-
-/* ---- reductions ------------------------------------------------------------------------------ */
-
-static void premultiplied(struct rank *self)
-{
-    float *data = device_alloc(2 * sizeof *data), half = .5f;
-    float *scalar = device_alloc(sizeof *scalar);
-    ncclRedOp_t host, device, wrong;
-    *scalar = 4;
-    data[0] = data[1] = (float)(self->rank + 1);
-    OK(ncclRedOpCreatePreMulSum(&host, &half, ncclFloat32, ncclScalarHostImmediate, self->comm));
-    OK(ncclRedOpCreatePreMulSum(&device, scalar, ncclFloat32, ncclScalarDevice, self->comm));
-    CHECK(host >= ncclNumOps && device >= ncclNumOps && host != device);
-    half = 100; /* read at the creation */
-    OK(ncclAllReduce(data, data, 1, ncclFloat32, host, self->comm, self->stream));
-    OK(ncclAllReduce(data + 1, data + 1, 1, ncclFloat32, device, self->comm, self->stream));
-    stream_wait(self->stream);
-    CHECK(data[0] == 3 && data[1] == 24);
-    *scalar = 1; /* read at each call */
-    OK(ncclAllReduce(data + 1, data + 1, 1, ncclFloat32, device, self->comm, self->stream));
-    stream_wait(self->stream);
-    CHECK(data[1] == 72);
-    CHECK(ncclAllReduce(data, data, 1, ncclFloat16, host, self->comm, self->stream) ==
-          ncclInvalidArgument);
-    OK(ncclRedOpDestroy(host, self->comm));
-    CHECK(ncclRedOpDestroy(host, self->comm) == ncclInvalidArgument);
-    CHECK(ncclAllReduce(data, data, 1, ncclFloat32, host, self->comm, self->stream) ==
-          ncclInvalidArgument);
-    CHECK(ncclRedOpCreatePreMulSum(&wrong, &half, (ncclDataType_t)77, ncclScalarHostImmediate,
-                                   self->comm) == ncclInvalidArgument);
-    OK(ncclRedOpDestroy(device, self->comm));
-}
-
-/* A graph reads the scalar at each launch, and the products of integers wrap. */
-static void premultiplied_integers(struct rank *self)
-{
-    const uint64_t factor = (UINT64_C(1) << 63) + 3;
-    uint64_t *data = device_alloc(sizeof *data);
-    int8_t *bytes = device_alloc(2), *scalar = bytes + 1;
-    ncclRedOp_t host, device;
-    CUgraph graph;
-    CUgraphExec launch;
-    *data = 1;
-    OK(ncclRedOpCreatePreMulSum(&host, (void *)(uintptr_t)&factor, ncclUint64,
-                                ncclScalarHostImmediate, self->comm));
-    OK(ncclRedOpCreatePreMulSum(&device, scalar, ncclInt8, ncclScalarDevice, self->comm));
-    OK(ncclAllReduce(data, data, 1, ncclUint64, host, self->comm, self->stream));
-    stream_wait(self->stream);
-    CHECK(*data == factor * RANKS);
-    CHECK(cuStreamBeginCapture_v2(self->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
-          CUDA_SUCCESS);
-    OK(ncclAllReduce(bytes, bytes, 1, ncclInt8, device, self->comm, self->stream));
-    CHECK(cuStreamEndCapture(self->stream, &graph) == CUDA_SUCCESS);
-    CHECK(cuGraphInstantiateWithFlags(&launch, graph, 0) == CUDA_SUCCESS);
-    for (int value = -100; value <= 100; value += 67) {
-        bytes[0] = 5;
-        *scalar = (int8_t)value;
-        CHECK(cuGraphLaunch(launch, self->stream) == CUDA_SUCCESS);
-        stream_wait(self->stream);
-        CHECK(bytes[0] == (int8_t)(5 * value * RANKS));
-    }
-    CHECK(cuGraphExecDestroy(launch) == CUDA_SUCCESS && cuGraphDestroy(graph) == CUDA_SUCCESS);
-    OK(ncclRedOpDestroy(host, self->comm));
-    OK(ncclRedOpDestroy(device, self->comm));
-}
-
-static void test_premultiplied(void **unused)
-{
-    (void)unused;
-    ranks_run(RANKS, true, premultiplied);
-    ranks_run(RANKS, true, premultiplied_integers);
 }
 
 /* ---- configurations of a call, misuse -------------------------------------------------------- */
@@ -654,15 +586,14 @@ static void test_disagreeing(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_reduce),    cmocka_unit_test(test_reduce_scatter),
-        cmocka_unit_test(test_all_gather),    cmocka_unit_test(test_all_to_all),
-        cmocka_unit_test(test_rooted),        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_dtypes),        cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_streams),       cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_captured),      cmocka_unit_test(test_one_thread),
-        cmocka_unit_test(test_premultiplied), cmocka_unit_test(test_configured),
-        cmocka_unit_test(test_misused),       cmocka_unit_test(test_disagreeing),
-        cmocka_unit_test(test_limited),
+        cmocka_unit_test(test_all_reduce),  cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_all_gather),  cmocka_unit_test(test_all_to_all),
+        cmocka_unit_test(test_rooted),      cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_dtypes),      cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_streams),     cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_captured),    cmocka_unit_test(test_one_thread),
+        cmocka_unit_test(test_configured),  cmocka_unit_test(test_misused),
+        cmocka_unit_test(test_disagreeing), cmocka_unit_test(test_limited),
     };
     harness_setup();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,8 @@
       (unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr pointer))       \
     X(mem_alloc, cuMemAlloc_v2, (CUdeviceptr * memory, size_t bytes))                              \
     X(mem_free, cuMemFree_v2, (CUdeviceptr memory))                                                \
+    X(mem_alloc_async, cuMemAllocAsync, (CUdeviceptr * memory, size_t bytes, CUstream stream))     \
+    X(mem_free_async, cuMemFreeAsync, (CUdeviceptr memory, CUstream stream))                       \
     X(mem_granularity, cuMemGetAllocationGranularity,                                              \
       (size_t * bytes, const CUmemAllocationProp *properties,                                      \
        CUmemAllocationGranularity_flags option))                                                   \
