@@ -226,9 +226,12 @@ static enum tutti_status connect_by_path(const struct opening *opening, int peer
                      opening->config->rank, theirs->text, peer, peer);
 }
 
-/* Connects to the peer's socket and makes a link; makes none while the listener's queue is full. */
+/* Connects to the peer's socket, says hello and makes a link; makes none while the listener's queue
+ * is full. The hello comes first: another thread of this process may use a link as soon as it is
+ * there, and the peer refuses a connection whose first packet is for another rank. */
 static enum tutti_status connect_fresh(struct opening *opening, int peer)
 {
+    const struct packet hello = packet_to(opening->channel, peer, PACKET_HELLO);
     int socket;
     struct ucred credentials;
     uint8_t key[CHANNEL_ID_BYTES];
@@ -236,17 +239,23 @@ static enum tutti_status connect_fresh(struct opening *opening, int peer)
     if (status != TUTTI_OK || socket < 0)
         return status;
     const char *wrong = judge_process(opening, socket, peer, &credentials);
-    if (wrong) {
+    if (wrong)
+        status = error_set(TUTTI_ERR_MISMATCH, "rank %d: at the socket of rank %d listens %s",
+                           opening->config->rank, peer, wrong);
+    else if (send(socket, &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        status = peer_gone(opening, peer);
+    if (status != TUTTI_OK) {
         close(socket);
-        return error_set(TUTTI_ERR_MISMATCH, "rank %d: at the socket of rank %d listens %s",
-                         opening->config->rank, peer, wrong);
+        return status;
     }
     key_make(opening, peer, key);
     opening->channel->links[peer] = link_make(key, socket, &credentials, NULL);
+    if (!opening->channel->links[peer])
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);
     rank_set_add(&opening->fresh, peer);
-    return opening->channel->links[peer]
-               ? TUTTI_OK
-               : error_set(TUTTI_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);
+    rank_set_remove(&opening->to_connect, peer);
+    rank_set_add(&opening->to_reply, peer);
+    return TUTTI_OK;
 }
 
 /* The link has ended. If this opening did not make it, the rank connects again. */
@@ -267,14 +276,11 @@ static enum tutti_status connect_lower(struct opening *opening, int peer)
     const struct packet from = packet_from(channel, peer);
     const struct packet hello = packet_to(channel, peer, PACKET_HELLO);
     uint8_t key[CHANNEL_ID_BYTES];
-    enum tutti_status status = TUTTI_OK;
     key_make(opening, peer, key);
     if (!channel->links[peer])
         channel->links[peer] = link_hold(key, &from);
     if (!channel->links[peer])
-        status = connect_fresh(opening, peer);
-    if (status != TUTTI_OK || !channel->links[peer])
-        return status;
+        return connect_fresh(opening, peer);
     if (link_send(channel->links[peer], &hello, -1)) {
         rank_set_remove(&opening->to_connect, peer);
         rank_set_add(&opening->to_reply, peer);
