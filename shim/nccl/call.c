@@ -240,6 +240,9 @@ static enum tutti_status product_memory(struct call *call, size_t bytes)
 ncclResult_t call_multiply(struct call *call)
 {
     const struct ncclComm *comm = call->comm;
+    if (!comm->comm || comm->ranks == 1 || !reduces(call->kind) || call->op < ncclNumOps ||
+        !call->reduction)
+        return ncclSuccess;
     const struct tutti_call_options with = options_of(call);
     const bool scatters = call->kind == SYMBOL_ncclReduceScatter,
                has_result =
@@ -247,9 +250,6 @@ ncclResult_t call_multiply(struct call *call)
     const size_t count = call->count * (scatters ? (size_t)comm->ranks : 1);
     void *target = call->recv;
     enum tutti_status status = TUTTI_OK;
-    if (!comm->comm || comm->ranks == 1 || !reduces(call->kind) || call->op < ncclNumOps ||
-        !call->reduction)
-        return ncclSuccess;
     if (count && !has_result) {
         status = product_memory(call, count * dtype_bytes(call->dtype));
         target = (void *)(uintptr_t)call->product;

@@ -179,6 +179,8 @@ static enum tutti_status values_by_store(struct hierarchy *self, const void *own
 enum tutti_status hierarchy_values_gather(struct hierarchy *self, const void *own, size_t bytes,
                                           void *all, int64_t timeout_ms)
 {
+    if (self->comm->hosts.link)
+        return values_by_store(self, own, bytes, all, timeout_ms);
     struct request request = {
         .choice.run = &hierarchy_algorithm,
         .collective = TUTTI_COLLECTIVE_SPLIT,
@@ -194,8 +196,6 @@ enum tutti_status hierarchy_values_gather(struct hierarchy *self, const void *ow
         .signature = signature_pack(TUTTI_COLLECTIVE_SPLIT, TUTTI_UINT8, (enum op_kind)0,
                                     TUTTI_ALGO_NONE, bytes),
     };
-    if (self->comm->hosts.link)
-        return values_by_store(self, own, bytes, all, timeout_ms);
     enum tutti_status status = prepare(self, &request, self->running);
     self->running->uncounted = true;
     if (status == TUTTI_OK)

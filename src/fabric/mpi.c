@@ -244,12 +244,12 @@ static enum tutti_status make_link(struct making *making, int64_t deadline,
         return status;
     }
     status = making->status;
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK) {
         *made = &link->base;
-    else
-        free(link);
-    if (status != TUTTI_OK)
+    } else {
         error_set(status, "%s", making->text);
+        free(link);
+    }
     free_making(making);
     return status;
 }

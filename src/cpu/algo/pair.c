@@ -356,18 +356,20 @@ static size_t share_of(const struct cpu_group *group, const struct request *requ
 {
     const bool partner = coll_rows[request->collective].peer == COLL_PARTNER;
     const bool is_root = !partner && request->peer == group->peers.rank;
+    const bool scatters = block->by_address && coll_rows[request->collective].send_all;
     const size_t ranks = partner ? 2 : (size_t)group->peers.size, bytes = block->bytes;
     const size_t part = bytes / ranks / LAYOUT_LINE * LAYOUT_LINE;
     const bool shared_cores = group->peers.oversubscribed, is_short = bytes < SHARE_LEAST_BYTES;
     if (block->by_address ? !request->shows_recv
                           : shared_cores || is_short || request->operands.recv_id != offer->send_id)
         return 0;
-    if (is_root && (shared_cores ? !is_short : is_short))
+    if (shared_cores)
+        return is_root && !is_short ? bytes : 0;
+    if (is_short && is_root)
         return bytes;
-    if (shared_cores || (is_short && partner))
-        return 0;
-    if (block->by_address && !is_root && !partner)
-        return root_part(group, block);
+    const size_t written = scatters ? root_part(group, block) : 0;
+    if (is_short || written)
+        return written;
     if (is_root)
         return state->copies_own ? bytes : bytes - part;
     return offer->recv_id == LAYOUT_PRIVATE ? 0 : part;

@@ -27,8 +27,7 @@ enum tutti_status cuda_kernels_check(const struct cuda_driver *driver);
  * ("one_shot_ll_bfloat16") for CUDA_ANY, KERNEL_DTYPE_sum_N for CUDA_SUM, KERNEL_DTYPE_sum_N_once
  * for CUDA_SUM_ONCE; KERNEL is the row's name or its `other`. A kernel without dtypes has one
  * function, of its own name, at [kernel][0][CUDA_ANY]. "probe" is in the barrier's fatbin,
- * "announce" in that of combine. A
- * function that does not exist is NULL: cuda_kernel_has(). */
+ * "announce" in that of combine. A function that does not exist is NULL: cuda_kernel_has(). */
 struct cuda_kernels {
     CUfunction functions[CUDA_KERNELS][DTYPE_REALS][CUDA_FORMS];
     CUfunction probe, announce;
